@@ -67,21 +67,21 @@ async def delete_acls(request: DeleteAclsRequest, payload: memoryview, context: 
 
 async def describe_acls(request: DescribeAclsRequest, payload: memoryview, context: RequestContext) -> Response:
     broker = context.broker
-    found = _described(_access(context), _filter(request.filter), request.after)
+    described = _described(_access(context), _filter(request.filter), request.after)
     await broker.pace.begin()
     return await broker.long_answers.build(
         DescribeAclsResponse([]),
         "acls",
-        one_by_one(found, context.older_version),
+        one_by_one(described, context.older_version),
         paged=True,
         remedy=NEWER_CLIENT,
         version=context.older_version,
     )
 
 
-def _described(access: Access, wanted: AclFilter, after: str) -> Iterator[AclEntry]:
+def _described(access: Access, acl_filter: AclFilter, after: str) -> Iterator[AclEntry]:
     acls = dict(access.acls)
-    return (_entry(acls[key]) for key in sorted(acls) if key > after and wanted.takes(acls[key]))
+    return (_entry(acls[key]) for key in sorted(acls) if key > after and acl_filter.takes(acls[key]))
 
 
 def _fields(entry: AclEntry) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ async def create_missing(context: RequestContext, topics: Sequence[str] | None) 
         return context
     denied: dict[str, SparklogError] = {}
     for name in topics:
-        if name not in broker.partitions.topics and name not in context.denied and _may_be_made(name):
+        if name not in broker.partitions.topics and name not in context.denied and _may_be_created(name):
             if not _may_make(context, name):
                 error = TopicAuthorizationFailedError(f"Create on the topic {name!r} is not allowed")
                 denied[name] = error
@@ -76,7 +76,7 @@ def _may_make(context: RequestContext, name: str) -> bool:
     return may(Operation.CREATE, ResourceType.TOPIC, name) or may(Operation.CREATE, *CLUSTER)
 
 
-def _may_be_made(name: str) -> bool:
+def _may_be_created(name: str) -> bool:
     """True for a valid topic name without the prefix of internal topics."""
     try:
         check_topic_name(name)

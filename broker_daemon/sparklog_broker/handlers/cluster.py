@@ -36,11 +36,11 @@ async def replica_fetch(request: ReplicaFetchRequest, payload: memoryview, conte
 async def metadata_fetch(request: MetadataFetchRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answer with the changes since the requesting broker's image (or the whole image), as soon as there are changes or
     after the request's `max_wait_ms`. Only the controller answers."""
-    known = Version(request.controller_epoch, request.zxid)
+    held = Version(request.controller_epoch, request.zxid)
     cluster, clock = context.broker.cluster, context.broker.environment.clock
     began_s = clock.monotonic_s()
     try:
-        news = await cluster.membership.news(known, request.max_wait_ms / 1_000)
+        news = await cluster.membership.news(held, request.max_wait_ms / 1_000)
     finally:
         context.times.wait_s += clock.monotonic_s() - began_s
     return Response(

@@ -127,8 +127,8 @@ class _FetchReader:
             for file_slice in slices:
                 self.slices.remove(file_slice)
                 file_slice.release()
-            wanted = self._request.partitions[i]
-            self.results[i] = self._failure(wanted, _Offsets(), error)
+            requested = self._request.partitions[i]
+            self.results[i] = self._failure(requested, _Offsets(), error)
 
     async def wait(self, times: RequestTimes) -> None:
         """Wait until another `read` could return more, or the request's `max_wait_ms` has passed."""
@@ -170,19 +170,19 @@ class _FetchReader:
     async def read(self) -> None:
         """Fill `results` and `slices` with the present records."""
         self.results, self._by_partition, self._remote, self._failed = [], [], [], False
-        left = self._max_bytes
+        remaining = self._max_bytes
         pace = self._broker.pace
         try:
-            for i, wanted in enumerate(self._request.partitions, 1):
+            for i, requested in enumerate(self._request.partitions, 1):
                 if i % ITEMS_PER_LOOK == 0 and pace.due():
                     await pace.pause()
                 if len(self.slices) >= SLICES_PER_ANSWER_MAX:
-                    left = 0
-                result, slices = self._read_partition(wanted, left, first=not self.slices)
+                    remaining = 0
+                result, slices = self._read_partition(requested, remaining, first=not self.slices)
                 self.results.append(result)
                 self._by_partition.append(slices)
                 self.slices += slices
-                left -= result.length_bytes
+                remaining -= result.length_bytes
                 self._failed = self._failed or result.error_code != 0 or result.preferred_replica >= 0
         except BaseException:
             self.release()
@@ -193,68 +193,70 @@ class _FetchReader:
         gets at least one batch, even a batch that is larger than the room in the answer, so that no reader is stuck.
         When no room is left, the remaining partitions get nothing.
         """
-        left = self._max_bytes - sum(s.length_bytes for s in self.slices)
+        remaining = self._max_bytes - sum(s.length_bytes for s in self.slices)
         try:
             for i in self._remote:
-                wanted = self._request.partitions[i]
-                room = min(wanted.max_bytes, left)
+                requested = self._request.partitions[i]
+                room = min(requested.max_bytes, remaining)
                 if room <= 0 and self.slices:
                     break
                 try:
-                    partition = self._partition(wanted)
+                    partition = self._partition(requested)
                     log, offsets = partition.log, _Offsets.of(partition)
                     end = self._end(offsets)
-                    job = partial(_read_waiting, log, wanted.fetch_offset, max(room, 0), end)
+                    job = partial(_read_waiting, log, requested.fetch_offset, max(room, 0), end)
                     slices = await _run(self._broker, job)
                 except SparklogError as e:
-                    self.results[i] = self._failure(wanted, _Offsets(), e)
+                    self.results[i] = self._failure(requested, _Offsets(), e)
                     self._failed = True
                     continue
-                self.results[i], self._by_partition[i] = self._answer(log, wanted, offsets, slices)
+                self.results[i], self._by_partition[i] = self._answer(log, requested, offsets, slices)
                 self.slices = [s for part in self._by_partition for s in part]
-                left -= self.results[i].length_bytes
+                remaining -= self.results[i].length_bytes
         except BaseException:
             self.release()
             raise
 
-    def _read_partition(self, wanted: FetchPartition, left: int, *, first: bool) -> tuple[FetchResult, list[FileSlice]]:
+    def _read_partition(
+        self, requested: FetchPartition, remaining: int, *, first: bool
+    ) -> tuple[FetchResult, list[FileSlice]]:
         offsets = _Offsets()
         slices: list[FileSlice] = []
-        room = min(wanted.max_bytes, left)
+        room = min(requested.max_bytes, remaining)
         try:
-            partition = self._partition(wanted)
+            partition = self._partition(requested)
             log, offsets = partition.log, _Offsets.of(partition)
-            rack = "" if wanted.leader_only else self._request.rack
-            replica = preferred_replica(self._broker, partition, rack, wanted.fetch_offset)
+            rack = "" if requested.leader_only else self._request.rack
+            replica = preferred_replica(self._broker, partition, rack, requested.fetch_offset)
             if replica >= 0:
                 return FetchResult(
-                    wanted.topic,
-                    wanted.partition,
+                    requested.topic,
+                    requested.partition,
                     0,
                     *offsets,
-                    leader_epoch=wanted.leader_epoch,
+                    leader_epoch=requested.leader_epoch,
                     preferred_replica=replica,
                 ), []
-            if self._from_followers and not self._is_caught_up(partition, wanted.fetch_offset):
-                return FetchResult(wanted.topic, wanted.partition, 0, *offsets), []
+            if self._from_followers and not self._is_caught_up(partition, requested.fetch_offset):
+                return FetchResult(requested.topic, requested.partition, 0, *offsets), []
             end = self._end(offsets)
             # Send the first batch of an answer even if it is too large; otherwise no reader could pass it.
-            one = first and left > 0 and wanted.max_bytes > 0
-            _read_into(slices, log, wanted.fetch_offset, room, end, min_one_batch=one, may_wait=False)
+            one = first and remaining > 0 and requested.max_bytes > 0
+            _read_into(slices, log, requested.fetch_offset, room, end, min_one_batch=one, may_wait=False)
         except RemoteReadRequired:
             if room > 0:
                 self._remote.append(len(self.results))
         except SparklogError as e:
             if not slices:
-                return self._failure(wanted, offsets, e), []
+                return self._failure(requested, offsets, e), []
             # send the batches read so far; the next fetch gets the error
-        return self._answer(log, wanted, offsets, slices)
+        return self._answer(log, requested, offsets, slices)
 
     def _end(self, offsets: _Offsets) -> int:
         return offsets.stable if self._committed else offsets.high_watermark
 
     def _answer(
-        self, log: PartitionLog, wanted: FetchPartition, offsets: _Offsets, slices: list[FileSlice]
+        self, log: PartitionLog, requested: FetchPartition, offsets: _Offsets, slices: list[FileSlice]
     ) -> tuple[FetchResult, list[FileSlice]]:
         aborted: list[AbortedRange] = []
         try:
@@ -264,15 +266,15 @@ class _FetchReader:
         except SparklogError as e:
             for file_slice in slices:
                 file_slice.release()
-            return self._failure(wanted, offsets, e), []
+            return self._failure(requested, offsets, e), []
         length = sum(s.length_bytes for s in slices)
-        return FetchResult(wanted.topic, wanted.partition, 0, *offsets, length, "", aborted), slices
+        return FetchResult(requested.topic, requested.partition, 0, *offsets, length, "", aborted), slices
 
-    def _partition(self, wanted: FetchPartition) -> Partition:
+    def _partition(self, requested: FetchPartition) -> Partition:
         partitions = self._broker.partitions
-        find = partitions.readable if self._from_followers and not wanted.leader_only else partitions.get
-        partition = find(wanted.topic, wanted.partition)
-        partition.check_leader_epoch(wanted.leader_epoch)
+        find = partitions.readable if self._from_followers and not requested.leader_only else partitions.get
+        partition = find(requested.topic, requested.partition)
+        partition.check_leader_epoch(requested.leader_epoch)
         return partition
 
     def _is_caught_up(self, partition: Partition, offset: int) -> bool:
@@ -289,26 +291,26 @@ class _FetchReader:
             )
         return offset <= log.high_watermark
 
-    def _failure(self, wanted: FetchPartition, offsets: _Offsets, error: SparklogError) -> FetchResult:
-        result = FetchResult(wanted.topic, wanted.partition, error.code, *offsets, 0, str(error))
-        result.leader_id, result.leader_epoch = leader_hint(self._broker, wanted.topic, wanted.partition, error)
+    def _failure(self, requested: FetchPartition, offsets: _Offsets, error: SparklogError) -> FetchResult:
+        result = FetchResult(requested.topic, requested.partition, error.code, *offsets, 0, str(error))
+        result.leader_id, result.leader_epoch = leader_hint(self._broker, requested.topic, requested.partition, error)
         return result
 
     def _satisfied(self, key: Hashable | None) -> bool:
         """True if `read` would now return enough bytes, or an error. Checks only the partition `key`; None for all."""
         for i in range(len(self._available)) if key is None else self._positions[key]:
-            wanted = self._request.partitions[i]
+            requested = self._request.partitions[i]
             try:
-                partition = self._partition(wanted)
+                partition = self._partition(requested)
                 log, end = partition.log, partition.stable_offset if self._committed else None
-                if self._from_followers and not self._is_caught_up(partition, wanted.fetch_offset):
+                if self._from_followers and not self._is_caught_up(partition, requested.fetch_offset):
                     continue
-                available = log.reader.bytes_available(wanted.fetch_offset, end=end)
+                available = log.reader.bytes_available(requested.fetch_offset, end=end)
             except SparklogError:
                 return True
-            if wanted.fetch_offset < log.log_start_offset:
+            if requested.fetch_offset < log.log_start_offset:
                 return True
-            self._available[i] = min(available, wanted.max_bytes) if self._request.max_bytes else available
+            self._available[i] = min(available, requested.max_bytes) if self._request.max_bytes else available
         return sum(self._available) >= max(self._min_bytes, 1)
 
 
@@ -334,12 +336,12 @@ def _read_into(
     # Read at least once, even without room, to report an offset out of range.
     while len(slices) < SLICES_PER_PARTITION_MAX:
         one = min_one_batch and not slices
-        given = log.reader.read(offset, max(max_bytes, 0), min_one_batch=one, may_wait=may_wait, end=end)
-        if given is None:
+        chunk = log.reader.read(offset, max(max_bytes, 0), min_one_batch=one, may_wait=may_wait, end=end)
+        if chunk is None:
             break
-        slices.append(given)
-        max_bytes -= given.length_bytes
-        offset = given.next_offset
+        slices.append(chunk)
+        max_bytes -= chunk.length_bytes
+        offset = chunk.next_offset
         if max_bytes <= 0 or offset >= end:
             break
 

@@ -47,15 +47,15 @@ async def _sorted_out(broker: Broker, owned: Iterable[m.TopicPartitions]) -> lis
     partition that it cannot have. This bounds the indivisible work by the cluster's partitions and the request's
     topics.
     """
-    found: list[m.TopicPartitions] = []
+    sorted_topics: list[m.TopicPartitions] = []
     for named in owned:
         topic = broker.partitions.topics.get(named.topic)
         count = 0 if topic is None else topic.partitions
-        there = [p for p in named.partitions if p < count]
-        there += [p for p in named.partitions if p >= count][:1]
-        found.append(m.TopicPartitions(named.topic, there))
+        present = [p for p in named.partitions if p < count]
+        present += [p for p in named.partitions if p >= count][:1]
+        sorted_topics.append(m.TopicPartitions(named.topic, present))
         await broker.pace.begin()
-    return found
+    return sorted_topics
 
 
 async def offset_commit(request: m.OffsetCommitRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -98,9 +98,11 @@ async def _commit(
     if len(request.offsets) <= TOGETHER_MAX:
         return await broker.groups.commit(request, producer)
     exists = await broker.pace.list_of(_exists(broker, o) for o in request.offsets)
-    there = [o for o, known in zip(request.offsets, exists, strict=True) if known]
-    done = iter(await broker.groups.commit(msgspec.structs.replace(request, offsets=there), producer))
-    results = (next(done) if known else _no_partition(o) for o, known in zip(request.offsets, exists, strict=True))
+    present = [o for o, is_present in zip(request.offsets, exists, strict=True) if is_present]
+    done = iter(await broker.groups.commit(msgspec.structs.replace(request, offsets=present), producer))
+    results = (
+        next(done) if is_present else _no_partition(o) for o, is_present in zip(request.offsets, exists, strict=True)
+    )
     return await broker.pace.list_of(results)
 
 
@@ -121,8 +123,8 @@ async def offset_fetch(request: m.OffsetFetchRequest, payload: memoryview, conte
     await broker.pace.begin()
     partition = broker.groups.partition_of(request.group_id)
     coordinator = partition.ready()
-    found = _shown_offsets(context, request, coordinator.fetched_offsets(request))
-    items = one_by_one(found, context.older_version)
+    shown = _shown_offsets(context, request, coordinator.fetched_offsets(request))
+    items = one_by_one(shown, context.older_version)
     response = await broker.long_answers.build(
         m.OffsetFetchResponse([]),
         "offsets",
@@ -136,11 +138,11 @@ async def offset_fetch(request: m.OffsetFetchRequest, payload: memoryview, conte
 
 
 def _shown_offsets(
-    context: RequestContext, request: m.OffsetFetchRequest, found: Iterable[m.FetchedOffset]
+    context: RequestContext, request: m.OffsetFetchRequest, offsets: Iterable[m.FetchedOffset]
 ) -> Iterable[m.FetchedOffset]:
     if request.partitions is None:
-        return context.shown(Api.OFFSET_FETCH, found)
-    return map(partial(_denied_or, context.denied), found) if context.denied else found
+        return context.shown(Api.OFFSET_FETCH, offsets)
+    return map(partial(_denied_or, context.denied), offsets) if context.denied else offsets
 
 
 def _denied_or(denied: Mapping[str, SparklogError], offset: m.FetchedOffset) -> m.FetchedOffset:
@@ -157,9 +159,9 @@ async def list_groups(request: m.ListGroupsRequest, payload: memoryview, context
         await broker.pace.begin()
         ids.append([(group_id, coordinator) for group_id in coordinator.group_ids(request.after)])
     summaries = (c.summary(group_id) for group_id, c in heapq.merge(*ids, key=itemgetter(0)))
-    found = context.shown(Api.LIST_GROUPS, summaries)
+    shown = context.shown(Api.LIST_GROUPS, summaries)
     version = context.older_version
-    items = one_by_one((g for g in found if not states or g.state.lower() in states), version)
+    items = one_by_one((g for g in shown if not states or g.state.lower() in states), version)
     response = await broker.long_answers.build(
         m.ListGroupsResponse([]), "groups", items, paged=request.paged, remedy=NEWER_CLIENT, version=version
     )
@@ -207,9 +209,9 @@ def _described(
             continue
         partition = groups.partition_of(group_id)
         coordinator = seen.setdefault(partition, partition.ready())
-        there = _members(coordinator, group_id, coordinator.member_ids(group_id)[first:])
-        found = context.shown(Api.DESCRIBE_GROUPS, there)
-        members = FittingItems(found, limit_bytes // 2 if request.paged else limit_bytes, context.older_version)
+        members_page = _members(coordinator, group_id, coordinator.member_ids(group_id)[first:])
+        shown = context.shown(Api.DESCRIBE_GROUPS, members_page)
+        members = FittingItems(shown, limit_bytes // 2 if request.paged else limit_bytes, context.older_version)
         details = coordinator.details(group_id)
         yield chain(members.collect(), _group_parts(details, members, context.older_version))
         if not members.complete:

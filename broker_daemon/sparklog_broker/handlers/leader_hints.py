@@ -47,20 +47,23 @@ def endpoint_of(context: RequestContext, broker_id: int) -> tuple[str, int] | No
     listener. A sole broker without a registered address has the address of the peer's connection.
     """
     broker = context.broker
-    found = broker.cluster.endpoint_of(broker_id, context.listener)
-    if found is None and broker_id == broker.config.broker_id and not broker.cluster.has_endpoints:
+    endpoint = broker.cluster.endpoint_of(broker_id, context.listener)
+    if endpoint is None and broker_id == broker.config.broker_id and not broker.cluster.has_endpoints:
         return broker.config.security.advertised_of(context.listener) or context.local_address
-    return found
+    return endpoint
 
 
 def endpoints(broker: Broker, broker_ids: Iterable[int], listener: str = "") -> list[BrokerEndpoint]:
     """Return the addresses of brokers for peers on `listener`; -1, repeated and unregistered brokers are left out."""
-    found = []
+    broker_endpoints = []
     for broker_id in sorted(set(broker_ids) - {UNKNOWN}):
-        address, known = broker.cluster.endpoint_of(broker_id, listener), broker.cluster.image.brokers.get(broker_id)
-        if address is not None and known is not None:
-            found.append(BrokerEndpoint(broker_id, *address, known.rack or ""))
-    return found
+        address, registered = (
+            broker.cluster.endpoint_of(broker_id, listener),
+            broker.cluster.image.brokers.get(broker_id),
+        )
+        if address is not None and registered is not None:
+            broker_endpoints.append(BrokerEndpoint(broker_id, *address, registered.rack or ""))
+    return broker_endpoints
 
 
 def preferred_replica(broker: Broker, partition: Partition, rack: str, offset: int) -> int:
@@ -80,9 +83,9 @@ def preferred_replica(broker: Broker, partition: Partition, rack: str, offset: i
         (progress.log_end_offset, follower)
         for follower, progress in leader.followers.items()
         if follower in in_sync
-        and (known := brokers.get(follower)) is not None
-        and known.rack == rack
-        and not known.is_stopping
+        and (registered := brokers.get(follower)) is not None
+        and registered.rack == rack
+        and not registered.is_stopping
         and progress.log_start_offset <= offset <= progress.log_end_offset
     ]
     return max(candidates)[1] if candidates else UNKNOWN

@@ -26,11 +26,11 @@ async def describe_log_dirs(request: DescribeLogDirsRequest, payload: memoryview
             counts[log.directory.parent] += 1
             sizes[log.directory.parent] += log.size_bytes
     states = await broker.storage.run(lambda: [(_space(d), _put_aside(d)) for d in directories])
-    found = [
+    described = [
         _described(directory, space, counts[directory.path], sizes[directory.path], put_aside)
         for directory, (space, put_aside) in zip(directories, states, strict=True)
     ]
-    return Response(DescribeLogDirsResponse(found))
+    return Response(DescribeLogDirsResponse(described))
 
 
 def _space(directory: LogDirectory) -> tuple[int, int]:

@@ -86,12 +86,12 @@ def _brokers(context: RequestContext) -> list[BrokerEndpoint]:
     """Return this broker and all registered brokers, with their addresses for the peer."""
     broker, me = context.broker, context.broker.config.broker_id
     host, port = broker.config.security.advertised_of(context.listener) or context.local_address
-    found = {me: BrokerEndpoint(me, host, port, broker.config.broker_rack)}
-    for known in broker.cluster.image.brokers.values():
-        where = endpoint_of(context, known.broker_id)
+    endpoints = {me: BrokerEndpoint(me, host, port, broker.config.broker_rack)}
+    for registered in broker.cluster.image.brokers.values():
+        where = endpoint_of(context, registered.broker_id)
         if where is not None:
-            found[known.broker_id] = BrokerEndpoint(known.broker_id, *where, known.rack or "")
-    return [found[i] for i in sorted(found)]
+            endpoints[registered.broker_id] = BrokerEndpoint(registered.broker_id, *where, registered.rack or "")
+    return [endpoints[i] for i in sorted(endpoints)]
 
 
 def _topics(
@@ -108,12 +108,12 @@ def _topics(
     if request.after:
         first = bisect_right(names, request.after) if request.topics is None else _position_after(names, request.after)
         names = names[first:]
-    asked = [(name, -1) for name in names]
+    entries = [(name, -1) for name in names]
     may_continue = context.may(Operation.DESCRIBE, ResourceType.TOPIC, request.after)
     if request.after and request.schemas_from >= 0 and may_continue:
-        asked.insert(0, (request.after, request.schemas_from))
+        entries.insert(0, (request.after, request.schemas_from))
     room = broker.long_answers.limit_bytes // 2 if request.paged else None
-    for name, schemas_from in asked:
+    for name, schemas_from in entries:
         if name in context.denied:
             yield iter((encode(TopicState(context.denied[name].code, name), version),))
             continue
@@ -138,13 +138,13 @@ def _position_after(names: list[str], name: str) -> int:
 
 def _fitting(schemas: Iterable[tuple[int, bytes]], room_bytes: int) -> list[tuple[int, bytes]]:
     """Return the first schemas that fit into `room_bytes`, at least one."""
-    found: list[tuple[int, bytes]] = []
+    fitting: list[tuple[int, bytes]] = []
     for schema in schemas:
         room_bytes -= len(schema[1])
-        if found and room_bytes < 0:
+        if fitting and room_bytes < 0:
             break
-        found.append(schema)
-    return found
+        fitting.append(schema)
+    return fitting
 
 
 def unknown_topic(name: str) -> TopicState:

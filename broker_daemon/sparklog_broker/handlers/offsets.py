@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 LOOKUPS_AT_ONCE_MAX = 256
 """Largest number of concurrent lookups of one request, because their threads also append."""
 _NO_TIMESTAMP = -1
-_NOTHING = OffsetAndTimestamp(-1, -1)
+_NO_RECORD = OffsetAndTimestamp(-1, -1)
 _LookUpOutcome = OffsetAndTimestamp | ListOffsetsResult | BaseException | None
 """The outcome for one partition. Failures are kept as results: 100,000 exceptions with tracebacks would occupy the
 garbage collector, and with it the event loop, for a second.
@@ -59,33 +59,33 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
     looked up in files, on I/O threads.
     """
     broker = context.broker
-    found: list[_LookUpOutcome] = [None] * len(request.partitions)
+    outcomes: list[_LookUpOutcome] = [None] * len(request.partitions)
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()
     await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition, p.timestamp_ms))
     if request.all_at_once:
         return Response(ListOffsetsResponse(await _all_at_once(broker, request)))
     lookups: dict[int, asyncio.Future[OffsetAndTimestamp]] = {}
-    for i, wanted in enumerate(request.partitions):
+    for i, requested in enumerate(request.partitions):
         try:
-            partition = broker.partitions.get(wanted.topic, wanted.partition)
-            partition.check_leader_epoch(wanted.leader_epoch)
-            if wanted.timestamp_ms in (LATEST_TIMESTAMP, MAX_TIMESTAMP):
+            partition = broker.partitions.get(requested.topic, requested.partition)
+            partition.check_leader_epoch(requested.leader_epoch)
+            if requested.timestamp_ms in (LATEST_TIMESTAMP, MAX_TIMESTAMP):
                 partition.replicas.require_end()
             end = partition.stable_offset if request.isolation == READ_COMMITTED else None
-            known = _known_offset(partition.log, wanted.timestamp_ms, end)
-            if known is not None:
-                found[i] = OffsetAndTimestamp(known, _NO_TIMESTAMP)
+            bound = _bounding_offset(partition.log, requested.timestamp_ms, end)
+            if bound is not None:
+                outcomes[i] = OffsetAndTimestamp(bound, _NO_TIMESTAMP)
             else:
-                lookups[i] = _look_up(broker, partition.log, wanted.timestamp_ms, end)
+                lookups[i] = _look_up(broker, partition.log, requested.timestamp_ms, end)
         except SparklogError as e:
-            found[i] = _failure(wanted, e)
+            outcomes[i] = _failure(requested, e)
         if len(lookups) >= LOOKUPS_AT_ONCE_MAX:
-            await _collect(lookups, found)
+            await _collect(lookups, outcomes)
         if (i + 1) % ITEMS_PER_LOOK == 0 and broker.pace.due():
             await broker.pace.pause()
-    await _collect(lookups, found)
-    results = (_result(broker, *r) for r in zip(request.partitions, found, strict=True))
+    await _collect(lookups, outcomes)
+    results = (_result(broker, *r) for r in zip(request.partitions, outcomes, strict=True))
     return Response(ListOffsetsResponse(await broker.pace.list_of(results)))
 
 
@@ -96,29 +96,29 @@ async def offsets_for_leader_epoch(
     memory."""
     broker = context.broker
     await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition))
-    results = (_epoch_end(broker, wanted) for wanted in request.partitions)
+    results = (_epoch_end(broker, requested) for requested in request.partitions)
     return Response(OffsetsForLeaderEpochResponse(await broker.pace.list_of(results)))
 
 
-def _epoch_end(broker: Broker, wanted: EpochPartition) -> EpochEndOffset:
+def _epoch_end(broker: Broker, requested: EpochPartition) -> EpochEndOffset:
     try:
-        partition = broker.partitions.get(wanted.topic, wanted.partition)
-        partition.check_leader_epoch(wanted.leader_epoch)
+        partition = broker.partitions.get(requested.topic, requested.partition)
+        partition.check_leader_epoch(requested.leader_epoch)
         log = partition.log
-        epoch, end_offset = log.epochs.end_offset_for(wanted.epoch, log.log_end_offset)
+        epoch, end_offset = log.epochs.end_offset_for(requested.epoch, log.log_end_offset)
     except SparklogError as e:
-        return EpochEndOffset(wanted.topic, wanted.partition, e.code, message=str(e))
-    return EpochEndOffset(wanted.topic, wanted.partition, 0, epoch, end_offset)
+        return EpochEndOffset(requested.topic, requested.partition, e.code, message=str(e))
+    return EpochEndOffset(requested.topic, requested.partition, 0, epoch, end_offset)
 
 
-def _epoch_before(broker: Broker, wanted: ListOffsetsPartition, offset: int) -> int:
-    partition = broker.partitions.find(TopicPartition(wanted.topic, wanted.partition))
+def _epoch_before(broker: Broker, requested: ListOffsetsPartition, offset: int) -> int:
+    partition = broker.partitions.find(TopicPartition(requested.topic, requested.partition))
     log = None if partition is None else partition.open_log
     return UNDEFINED if log is None or offset <= log.log_start_offset else log.epochs.epoch_of(offset - 1)
 
 
-def _has_commits_behind(broker: Broker, wanted: ListOffsetsPartition, offset: int) -> bool:
-    partition = broker.partitions.find(TopicPartition(wanted.topic, wanted.partition))
+def _has_commits_behind(broker: Broker, requested: ListOffsetsPartition, offset: int) -> bool:
+    partition = broker.partitions.find(TopicPartition(requested.topic, requested.partition))
     log = None if partition is None else partition.open_log
     return log is not None and log.has_commits_behind(offset)
 
@@ -129,8 +129,8 @@ async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[List
     """
     if any(p.timestamp_ms not in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP) for p in request.partitions):
         raise InvalidRequestError("only the earliest and latest offsets can be requested for all partitions at once")
-    wanted = list(dict.fromkeys(TopicPartition(p.topic, p.partition) for p in request.partitions))
-    extents = await all_at_once(broker, wanted, request.isolation)
+    requested = list(dict.fromkeys(TopicPartition(p.topic, p.partition) for p in request.partitions))
+    extents = await all_at_once(broker, requested, request.isolation)
     results = []
     for p in request.partitions:
         extent = extents.get(TopicPartition(p.topic, p.partition))
@@ -145,28 +145,28 @@ async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[List
     return results
 
 
-def _refusal(broker: Broker, wanted: ListOffsetsPartition, isolation: int) -> SparklogError:
+def _refusal(broker: Broker, requested: ListOffsetsPartition, isolation: int) -> SparklogError:
     """Return the reason why a snapshot lacks a partition. If this broker leads it, this is the error of its own log."""
     try:
-        extent_of(broker, TopicPartition(wanted.topic, wanted.partition), isolation)
+        extent_of(broker, TopicPartition(requested.topic, requested.partition), isolation)
     except NotLeaderError:
         pass
     except SparklogError as e:
         return e
     return LeaderNotAvailableError(
-        f"partition {wanted.topic}-{wanted.partition} has no leader that can return its end offset now"
+        f"partition {requested.topic}-{requested.partition} has no leader that can return its end offset now"
     )
 
 
-async def _collect(lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], found: list[_LookUpOutcome]) -> None:
-    """Wait for `lookups`, store their results in `found`, and empty `lookups`."""
+async def _collect(lookups: dict[int, asyncio.Future[OffsetAndTimestamp]], outcomes: list[_LookUpOutcome]) -> None:
+    """Wait for `lookups`, store their results in `outcomes`, and empty `lookups`."""
     answers = await asyncio.gather(*lookups.values(), return_exceptions=True)
     for i, answer in zip(lookups, answers, strict=True):
-        found[i] = answer
+        outcomes[i] = answer
     lookups.clear()
 
 
-def _known_offset(partition_log: PartitionLog, timestamp_ms: int, end: int | None) -> int | None:
+def _bounding_offset(partition_log: PartitionLog, timestamp_ms: int, end: int | None) -> int | None:
     """Return an offset that is in memory; None if files must be read. `end`: the last stable offset for readers of
     committed records; None for the high watermark."""
     match timestamp_ms:
@@ -186,33 +186,33 @@ def _look_up(
 ) -> asyncio.Future[OffsetAndTimestamp]:
     def job() -> OffsetAndTimestamp:
         if timestamp_ms == MAX_TIMESTAMP:
-            found = partition_log.reader.offset_of_max_timestamp()
+            position = partition_log.reader.offset_of_max_timestamp()
         else:
-            found = partition_log.reader.offset_for_timestamp(timestamp_ms)
-        return found if end is None or found.offset < end else _NOTHING
+            position = partition_log.reader.offset_for_timestamp(timestamp_ms)
+        return position if end is None or position.offset < end else _NO_RECORD
 
     if partition_log.has_remote_segments:  # appends must not wait for the object store
         return asyncio.get_running_loop().run_in_executor(broker.storage.remote_reads, job)
     return broker.io.run(broker.io.idlest(), job)
 
 
-def _failure(wanted: ListOffsetsPartition, error: SparklogError) -> ListOffsetsResult:
-    return ListOffsetsResult(wanted.topic, wanted.partition, error.code, message=str(error))
+def _failure(requested: ListOffsetsPartition, error: SparklogError) -> ListOffsetsResult:
+    return ListOffsetsResult(requested.topic, requested.partition, error.code, message=str(error))
 
 
-def _result(broker: Broker, wanted: ListOffsetsPartition, found: _LookUpOutcome) -> ListOffsetsResult:
-    if isinstance(found, ListOffsetsResult):
-        return found
-    if isinstance(found, OffsetAndTimestamp):
-        epoch = _epoch_before(broker, wanted, found.offset)
-        behind = wanted.timestamp_ms == LATEST_TIMESTAMP and _has_commits_behind(broker, wanted, found.offset)
+def _result(broker: Broker, requested: ListOffsetsPartition, outcome: _LookUpOutcome) -> ListOffsetsResult:
+    if isinstance(outcome, ListOffsetsResult):
+        return outcome
+    if isinstance(outcome, OffsetAndTimestamp):
+        epoch = _epoch_before(broker, requested, outcome.offset)
+        behind = requested.timestamp_ms == LATEST_TIMESTAMP and _has_commits_behind(broker, requested, outcome.offset)
         return ListOffsetsResult(
-            wanted.topic, wanted.partition, 0, found.offset, found.timestamp_ms, leader_epoch=epoch,
+            requested.topic, requested.partition, 0, outcome.offset, outcome.timestamp_ms, leader_epoch=epoch,
             has_commits_behind=behind,
         )  # fmt: skip
-    if isinstance(found, SparklogError):
-        return _failure(wanted, found)
-    log.error("%s-%d: looking up an offset failed", wanted.topic, wanted.partition, exc_info=found)
+    if isinstance(outcome, SparklogError):
+        return _failure(requested, outcome)
+    log.error("%s-%d: looking up an offset failed", requested.topic, requested.partition, exc_info=outcome)
     return ListOffsetsResult(
-        wanted.topic, wanted.partition, UnknownServerError.code, message="the lookup failed; see the broker's log"
+        requested.topic, requested.partition, UnknownServerError.code, message="the lookup failed; see the broker's log"
     )

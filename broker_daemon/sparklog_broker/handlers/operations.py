@@ -67,10 +67,14 @@ async def elect_leaders(request: ElectLeadersRequest, payload: memoryview, conte
     """Answer when the elections are stored. The leaders begin when they have applied the image."""
     membership = context.broker.cluster.membership
     kind = ElectionKind.UNCLEAN if request.kind else ElectionKind.PREFERRED
-    asked = request.partitions
-    wanted = None if asked is None else tuple(dict.fromkeys(TopicPartition(p.topic, p.partition) for p in asked))
+    requested = request.partitions
+    partitions = (
+        None if requested is None else tuple(dict.fromkeys(TopicPartition(p.topic, p.partition) for p in requested))
+    )
     before = membership.controller_image()
-    results: dict[TopicPartition, SparklogError | None] = await membership.ask(lambda token: Elect(token, kind, wanted))
+    results: dict[TopicPartition, SparklogError | None] = await membership.ask(
+        lambda token: Elect(token, kind, partitions)
+    )
     after = membership.controller_image()
     changed = sum(_leader(before, tp) != _leader(after, tp) for tp in results)
     return Response(ElectLeadersResponse([_outcome(tp, error) for tp, error in results.items()], changed))

@@ -49,13 +49,13 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
     writes: dict[int, Write] = {}
     issued = partial(context.broker.is_issued, principal=context.principal)
     pace = context.broker.pace
-    for i, (wanted, piece) in enumerate(zip(request.partitions, pieces, strict=True)):
+    for i, (requested, piece) in enumerate(zip(request.partitions, pieces, strict=True)):
         try:
-            check_not_internal(wanted.topic, "written to")
+            check_not_internal(requested.topic, "written to")
             verdict = verified.get(i)
             if isinstance(verdict, SparklogError):
                 raise verdict
-            partition = context.broker.partitions.get(wanted.topic, wanted.partition)
+            partition = context.broker.partitions.get(requested.topic, requested.partition)
             partition.traffic.produces += 1
             if request.acks == ACKS_ALL:
                 partition.replicas.check_in_sync()
@@ -64,7 +64,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
             size = work_bytes(piece) if len(piece) <= INLINE_APPEND_BYTES else len(piece)
             writes[i] = Write(partition, partition.log, append, size, epoch)
         except SparklogError as e:
-            outcomes[i] = _failure(context.broker, wanted, e)
+            outcomes[i] = _failure(context.broker, requested, e)
         if (i + 1) % ITEMS_PER_LOOK == 0 and pace.due():
             await pace.pause()
     within_ms = request.timeout_ms if request.acks == ACKS_ALL else None
@@ -145,22 +145,24 @@ async def _check_owners(
 ) -> None:
     """Add to `verified` the errors for batches whose producer id belongs to another principal."""
     is_noted = False
-    for i, (wanted, piece) in enumerate(zip(request.partitions, pieces, strict=True)):
+    for i, (requested, piece) in enumerate(zip(request.partitions, pieces, strict=True)):
         if isinstance(verified.get(i), SparklogError):
             continue
-        found = owners.judge(context.principal, request.transactional_id, piece)
-        if isinstance(found, SparklogError):
-            verified[i] = found
-            if not found.retriable and not is_noted:  # one line in the audit log per request
-                context.note_denial(Api.PRODUCE, found, Operation.WRITE, Resource(ResourceType.TOPIC, wanted.topic))
+        judgement = owners.judge(context.principal, request.transactional_id, piece)
+        if isinstance(judgement, SparklogError):
+            verified[i] = judgement
+            if not judgement.retriable and not is_noted:  # one line in the audit log per request
+                context.note_denial(
+                    Api.PRODUCE, judgement, Operation.WRITE, Resource(ResourceType.TOPIC, requested.topic)
+                )
                 is_noted = True
-        elif found is not None and request.transactional_id is not None:
-            identity = request.transactional_id, found.producer_id, found.producer_epoch
+        elif judgement is not None and request.transactional_id is not None:
+            identity = request.transactional_id, judgement.producer_id, judgement.producer_epoch
             try:
                 if i not in verified:  # otherwise `verify` has just confirmed it
-                    tp = TopicPartition(wanted.topic, wanted.partition)
+                    tp = TopicPartition(requested.topic, requested.partition)
                     await context.broker.transaction_access.add_partitions(*identity, [tp])
-                owners.confirmed(request.transactional_id, found.producer_id)
+                owners.confirmed(request.transactional_id, judgement.producer_id)
             except SparklogError as e:
                 verified[i] = e
 
@@ -178,17 +180,19 @@ def _append(
     )
 
 
-def _result(broker: Broker, wanted: ProducePartition, write: Write | None, outcome: _Outcome | None) -> ProduceResult:
+def _result(
+    broker: Broker, requested: ProducePartition, write: Write | None, outcome: _Outcome | None
+) -> ProduceResult:
     if isinstance(outcome, ProduceResult):
         return outcome
     if isinstance(outcome, AppendInfo):
         partition_log = write.partition.open_log if write is not None else None
         start = -1 if partition_log is None else partition_log.log_start_offset
-        topic = broker.partitions.topics.get(wanted.topic)
+        topic = broker.partitions.topics.get(requested.topic)
         newest = topic.schema_id if topic is not None else -1
         return ProduceResult(
-            wanted.topic,
-            wanted.partition,
+            requested.topic,
+            requested.partition,
             0,
             outcome.base_offset,
             outcome.append_time_ms,
@@ -199,14 +203,14 @@ def _result(broker: Broker, wanted: ProducePartition, write: Write | None, outco
     error = (
         outcome if isinstance(outcome, SparklogError) else UnknownServerError("the append failed; see the broker's log")
     )
-    return _failure(broker, wanted, error)
+    return _failure(broker, requested, error)
 
 
-def _failure(broker: Broker, wanted: ProducePartition, error: SparklogError) -> ProduceResult:
-    leader_id, leader_epoch = leader_hint(broker, wanted.topic, wanted.partition, error)
+def _failure(broker: Broker, requested: ProducePartition, error: SparklogError) -> ProduceResult:
+    leader_id, leader_epoch = leader_hint(broker, requested.topic, requested.partition, error)
     return ProduceResult(
-        wanted.topic,
-        wanted.partition,
+        requested.topic,
+        requested.partition,
         error.code,
         message=str(error),
         leader_id=leader_id,

@@ -27,13 +27,13 @@ async def delete_records(request: DeleteRecordsRequest, payload: memoryview, con
     await check_each_once(pace, request.partitions)
     outcomes: list[_Outcome] = [None] * len(request.partitions)
     deletions: dict[int, tuple[Partition, int]] = {}
-    for i, wanted in enumerate(request.partitions):
+    for i, requested in enumerate(request.partitions):
         try:
-            partition = context.broker.partitions.get(wanted.topic, wanted.partition)
+            partition = context.broker.partitions.get(requested.topic, requested.partition)
             _ = partition.log  # offline or deleted: raises
-            deletions[i] = partition, wanted.before_offset
+            deletions[i] = partition, requested.before_offset
         except SparklogError as e:
-            outcomes[i] = _failure(wanted, e)  # not the exception: its traceback would occupy the garbage collector
+            outcomes[i] = _failure(requested, e)  # not the exception: its traceback would occupy the garbage collector
         if i % ITEMS_PER_LOOK == 0 and pace.due():
             await pace.pause()
     if deletions:
@@ -62,14 +62,14 @@ async def _low_watermark(partition: Partition, outcome: _Outcome, timeout_s: flo
         return e
 
 
-def _failure(wanted: DeleteRecordsPartition, error: SparklogError) -> DeleteRecordsResult:
-    return DeleteRecordsResult(wanted.topic, wanted.partition, error.code, message=str(error))
+def _failure(requested: DeleteRecordsPartition, error: SparklogError) -> DeleteRecordsResult:
+    return DeleteRecordsResult(requested.topic, requested.partition, error.code, message=str(error))
 
 
-def _result(wanted: DeleteRecordsPartition, outcome: _Outcome) -> DeleteRecordsResult:
+def _result(requested: DeleteRecordsPartition, outcome: _Outcome) -> DeleteRecordsResult:
     if isinstance(outcome, DeleteRecordsResult):
         return outcome
     if isinstance(outcome, SparklogError):
-        return _failure(wanted, outcome)
+        return _failure(requested, outcome)
     assert outcome is not None
-    return DeleteRecordsResult(wanted.topic, wanted.partition, 0, outcome)
+    return DeleteRecordsResult(requested.topic, requested.partition, 0, outcome)

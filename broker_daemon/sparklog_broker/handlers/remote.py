@@ -35,7 +35,7 @@ async def locate_remote(request: LocateRemoteRequest, payload: memoryview, conte
     stable_offset = partition.stable_offset
     if request.start_offset < log.log_start_offset:
         raise OffsetOutOfRangeError(f"the log starts at offset {log.log_start_offset}")
-    found = [
+    segments = [
         s
         for s in log.segments
         if isinstance(s, RemoteLogSegment)
@@ -43,14 +43,14 @@ async def locate_remote(request: LocateRemoteRequest, payload: memoryview, conte
         and s.base_offset < request.end_offset
     ][:REMOTE_SEGMENTS_MAX]
     aborted = []
-    if found and request.isolation == READ_COMMITTED:
+    if segments and request.isolation == READ_COMMITTED:
         stable_offset = log.end_with_few_aborted(ABORTED_RANGES_MAX, request.start_offset, stable_offset)
-        aborted = log.aborted_transactions(request.start_offset, min(found[-1].next_offset, stable_offset))
+        aborted = log.aborted_transactions(request.start_offset, min(segments[-1].next_offset, stable_offset))
     return Response(
         LocateRemoteResponse(
             url,
             log.log_start_offset,
-            [encode_segment(s.metadata) for s in found],
+            [encode_segment(s.metadata) for s in segments],
             last_stable_offset=stable_offset,
             aborted=[AbortedRange(*a) for a in aborted],
         )

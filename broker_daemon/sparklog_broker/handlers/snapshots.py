@@ -42,15 +42,17 @@ async def snapshot_offsets(request: SnapshotOffsetsRequest, payload: memoryview,
         context.principal, request.name, lambda: _extents(broker, request.topics, request.isolation)
     )
     tp = TopicPartition(request.topic, request.partition)
-    found = taken.get(tp)
-    if found is None:
-        found = (await all_at_once(broker, [tp], request.isolation)).get(tp)
-    return Response(SnapshotOffsetsResponse(*(extent_of(broker, tp, request.isolation) if found is None else found)))
+    extent = taken.get(tp)
+    if extent is None:
+        extent = (await all_at_once(broker, [tp], request.isolation)).get(tp)
+    return Response(SnapshotOffsetsResponse(*(extent_of(broker, tp, request.isolation) if extent is None else extent)))
 
 
 async def _extents(broker: Broker, topics: Sequence[str], isolation: int) -> Snapshot:
-    known = [topic for name in topics if (topic := broker.partitions.topics.get(name)) is not None]
-    return await all_at_once(broker, [TopicPartition(t.name, n) for t in known for n in range(t.partitions)], isolation)
+    present = [topic for name in topics if (topic := broker.partitions.topics.get(name)) is not None]
+    return await all_at_once(
+        broker, [TopicPartition(t.name, n) for t in present for n in range(t.partitions)], isolation
+    )
 
 
 async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> Snapshot:
@@ -60,36 +62,36 @@ async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isol
     leaders = {p.replicas.leader for tp in partitions if (p := broker.partitions.find(tp)) is not None}
     collect = partial(_collect, broker, partitions, isolation)
     if isolation != READ_COMMITTED or len(leaders) <= 1:  # a single leader makes a whole transaction visible at once
-        found = await collect()
+        collected = await collect()
     else:
-        found = await broker.transaction_access.while_nothing_is_decided(collect)
-    if isolation != READ_COMMITTED or not found.behind:
-        return found.extents
+        collected = await broker.transaction_access.with_decisions_on_hold(collect)
+    if isolation != READ_COMMITTED or not collected.behind:
+        return collected.extents
     try:
-        return await _whole(broker, found)
+        return await _whole(broker, collected)
     except UnsupportedApiError as e:
         log.info("a snapshot may contain a part of a transaction until all brokers have this release: %s", e)
     except InvalidRequestError as e:
-        log.warning("a snapshot of %d partitions may contain a part of a transaction: %s", len(found.extents), e)
-    return found.extents
+        log.warning("a snapshot of %d partitions may contain a part of a transaction: %s", len(collected.extents), e)
+    return collected.extents
 
 
-async def _whole(broker: Broker, found: _FoundExtents) -> Snapshot:
+async def _whole(broker: Broker, collected: _Extents) -> Snapshot:
     """Return the extents with ends that are inside no transaction.
 
     First the commits above the ends are collected. The earliest start of their transactions bounds the headers to read
     in all partitions. A lowered end can be inside a transaction that began earlier; the bound is then lowered, too.
     """
-    ends = {tp: extent.end for tp, extent in found.extents.items()}
-    commits = await _commits(broker, {tp: ends[tp] for tp in found.behind if tp in ends}, _NEVER_MS)
-    known_from_ms, slack_ms = _NEVER_MS, CLOCKS_APART_MS
+    ends = {tp: extent.end for tp, extent in collected.extents.items()}
+    commits = await _commits(broker, {tp: ends[tp] for tp in collected.behind if tp in ends}, _NEVER_MS)
+    covered_from_ms, slack_ms = _NEVER_MS, CLOCKS_APART_MS
     while True:
         lowered = await broker.io.run(broker.io.idlest(), partial(atomic_ends, ends, commits))
-        if lowered.started_ms is None or lowered.started_ms >= known_from_ms:
-            return {tp: Extent(e.start, max(e.start, lowered.ends[tp])) for tp, e in found.extents.items()}
-        known_from_ms = lowered.started_ms - slack_ms
+        if lowered.started_ms is None or lowered.started_ms >= covered_from_ms:
+            return {tp: Extent(e.start, max(e.start, lowered.ends[tp])) for tp, e in collected.extents.items()}
+        covered_from_ms = lowered.started_ms - slack_ms
         slack_ms *= 2  # few rounds, even if each transaction overlaps with an earlier one
-        commits = await _commits(broker, ends, known_from_ms - CLOCKS_APART_MS)
+        commits = await _commits(broker, ends, covered_from_ms - CLOCKS_APART_MS)
 
 
 async def _commits(
@@ -106,18 +108,18 @@ async def _commits(
             away.setdefault(partition.replicas.leader, {})[tp] = offset
         elif partition is not None:
             here[tp] = offset
-    asked = [broker.other_brokers.commits(leader, its, since_ms) for leader, its in away.items()]
-    found: dict[TopicPartition, list[Commit]] = {}
-    for answer in await asyncio.gather(_commits_here(broker, here, since_ms), *asked):
-        found |= answer
-    _check_count(found)
-    return found
+    requests = [broker.other_brokers.commits(leader, its, since_ms) for leader, its in away.items()]
+    commits: dict[TopicPartition, list[Commit]] = {}
+    for answer in await asyncio.gather(_commits_here(broker, here, since_ms), *requests):
+        commits |= answer
+    _check_count(commits)
+    return commits
 
 
 async def _commits_here(
     broker: Broker, offsets: Mapping[TopicPartition, int], since_ms: int
 ) -> dict[TopicPartition, list[Commit]]:
-    found: dict[TopicPartition, list[Commit]] = {}
+    commits: dict[TopicPartition, list[Commit]] = {}
     for tp, offset in offsets.items():  # one after the other, because the threads also append
         partition = broker.partitions.find(tp)
         if partition is None or partition.deleted:
@@ -125,13 +127,13 @@ async def _commits_here(
         if partition.replicas.leader != broker.other_brokers.broker_id:
             raise NotLeaderError(f"partition {tp} is led by another broker now; take the snapshot again")
         read = partial(partition.log.reader.commits, offset, since_ms)
-        found[tp] = await broker.io.run(broker.io.idlest(), read)
-        _check_count(found)
-    return found
+        commits[tp] = await broker.io.run(broker.io.idlest(), read)
+        _check_count(commits)
+    return commits
 
 
-def _check_count(found: Mapping[TopicPartition, list[Commit]]) -> None:
-    count = sum(map(len, found.values()))
+def _check_count(commits: Mapping[TopicPartition, list[Commit]]) -> None:
+    count = sum(map(len, commits.values()))
     if count > COMMITS_MAX:
         raise InvalidRequestError(
             f"{count} transactions were committed behind an open transaction; at most {COMMITS_MAX} can be compared. "
@@ -143,30 +145,30 @@ async def list_commits(request: ListCommitsRequest, payload: memoryview, context
     """Answer with commits, for a broker that takes a snapshot. Raises NotLeaderError, StorageError, and
     InvalidRequestError (more than COMMITS_MAX transactions)."""
     offsets = {TopicPartition(p.topic, p.partition): p.offset for p in request.partitions}
-    found = await _commits_here(context.broker, offsets, request.since_ms)
+    commits = await _commits_here(context.broker, offsets, request.since_ms)
     parts = (
         CommittedPart(number, *commit.transaction, commit.first_offset, commit.last_offset, commit.started_ms)
         for number, tp in enumerate(offsets)
-        for commit in found.get(tp, ())
+        for commit in commits.get(tp, ())
     )
     return Response(ListCommitsResponse(await context.broker.pace.list_of(parts)))
 
 
-class _FoundExtents(NamedTuple):
+class _Extents(NamedTuple):
     extents: Snapshot
     behind: set[TopicPartition]
     """Partitions with commits above their ends."""
 
 
-async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> _FoundExtents:
+async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolation: int) -> _Extents:
     """Return the offsets of the partitions. Partitions with an error are left out; their readers get the error later.
     Raises the errors of `OtherBrokers.extents`."""
-    found: Snapshot = {}
+    snapshot: Snapshot = {}
     behind: set[TopicPartition] = set()
     away: dict[int, list[TopicPartition]] = {}
     for tp in partitions:
         try:
-            found[tp] = extent = extent_of(broker, tp, isolation)
+            snapshot[tp] = extent = extent_of(broker, tp, isolation)
             if broker.partitions.get(*tp).log.has_commits_behind(extent.end):
                 behind.add(tp)
         except NotLeaderError:
@@ -175,11 +177,11 @@ async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolati
                 away.setdefault(partition.replicas.leader, []).append(tp)
         except SparklogError:
             continue
-    asked = [broker.other_brokers.extents(leader, tps, isolation) for leader, tps in away.items()]
-    for extents, its_behind in await asyncio.gather(*asked):
-        found |= extents
+    requests = [broker.other_brokers.extents(leader, tps, isolation) for leader, tps in away.items()]
+    for extents, its_behind in await asyncio.gather(*requests):
+        snapshot |= extents
         behind |= its_behind
-    return _FoundExtents(found, behind)
+    return _Extents(snapshot, behind)
 
 
 def extent_of(broker: Broker, tp: TopicPartition, isolation: int) -> Extent:

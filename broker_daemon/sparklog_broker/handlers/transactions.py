@@ -95,9 +95,9 @@ async def list_transactions(request: ListTransactionsRequest, payload: memoryvie
     """Answer with the transactions that this broker coordinates."""
     broker = context.broker
     await broker.pace.begin()
-    found = broker.transactions.summaries(request.states, request.running_ms_min, request.after)
+    summaries = broker.transactions.summaries(request.states, request.running_ms_min, request.after)
     version = context.older_version
-    items = one_by_one(context.shown(Api.LIST_TRANSACTIONS, found), version)
+    items = one_by_one(context.shown(Api.LIST_TRANSACTIONS, summaries), version)
     return await broker.long_answers.build(
         ListTransactionsResponse([]), "transactions", items, paged=request.paged, remedy=NEWER_CLIENT, version=version
     )
@@ -173,13 +173,13 @@ async def describe_producers(
     partition = TopicPartition(request.topic, request.partition)
     broker.partitions.get(*partition)
     answer = broker.transactions.describe_producers(partition, await broker.transaction_access.owners(partition))
-    found = (p for p in answer.producers if p.producer_id > request.after)
+    producers = (p for p in answer.producers if p.producer_id > request.after)
     answer.producers = []
     version = context.older_version
     return await broker.long_answers.build(
         answer,
         "producers",
-        one_by_one(context.shown(Api.DESCRIBE_PRODUCERS, found), version),
+        one_by_one(context.shown(Api.DESCRIBE_PRODUCERS, producers), version),
         paged=request.paged,
         remedy=NEWER_CLIENT,
         version=version,

@@ -27,25 +27,25 @@ async def alter_user_scram_credentials(
 ) -> Response:
     """Make all changes or none. New credentials are checked like credentials that are read from records."""
     users = context.broker.users
-    known = users.all()
+    users_before = users.all()
     alterations = [
         UserAlteration(one.name, one.mechanism, None)
         for one in request.deletions
-        if not context.is_repeated or one.mechanism in known.get(one.name, ())
+        if not context.is_repeated or one.mechanism in users_before.get(one.name, ())
     ]
     for one in request.upsertions:
-        given = ScramCredential(one.salt, one.stored_key, one.server_key, one.iterations)
+        credential = ScramCredential(one.salt, one.stored_key, one.server_key, one.iterations)
         # the salt is random: an equal credential is from an earlier attempt
-        if request.only_new and one.name in known and known[one.name].get(one.mechanism) != given:
+        if request.only_new and one.name in users_before and users_before[one.name].get(one.mechanism) != credential:
             raise InvalidConfigError(
                 f"user {one.name!r} already exists; `sparklog user set-password` changes the password"
             )
-        if request.only_existing and one.name not in known:
+        if request.only_existing and one.name not in users_before:
             raise ResourceNotFoundError(f"user {one.name!r} does not exist; `sparklog user add` creates one")
         alterations.append(
-            UserAlteration(one.name, one.mechanism, parse_credential(one.mechanism, credential_text(given)))
+            UserAlteration(one.name, one.mechanism, parse_credential(one.mechanism, credential_text(credential)))
         )
-    altered = altered_users(known, alterations)
+    altered = altered_users(users_before, alterations)
     records = context.broker.security_records
     changes: dict[RecordId, bytes | None] = {
         RecordId(RecordKind.USERS, name): users.record_without(name)
@@ -64,14 +64,15 @@ async def describe_user_scram_credentials(
     request: DescribeUserScramCredentialsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
     """Answer with the users and their mechanisms, without salts and keys."""
-    known = context.broker.users.all()
-    names = sorted(known) if request.names is None else list(dict.fromkeys(request.names))
+    all_users = context.broker.users.all()
+    names = sorted(all_users) if request.names is None else list(dict.fromkeys(request.names))
     if request.names is None and request.after:
         names = names[bisect_right(names, request.after) :]
-    told = [
+    descriptions = [
         UserCredentials(
-            name, [ScramCredentialInfo(mechanism, c.iterations) for mechanism, c in sorted(known.get(name, {}).items())]
+            name,
+            [ScramCredentialInfo(mechanism, c.iterations) for mechanism, c in sorted(all_users.get(name, {}).items())],
         )
         for name in names[:USERS_MAX]
     ]
-    return Response(DescribeUserScramCredentialsResponse(told, more=len(names) > USERS_MAX))
+    return Response(DescribeUserScramCredentialsResponse(descriptions, more=len(names) > USERS_MAX))
