@@ -134,7 +134,7 @@ class BrokerConfig(Struct, frozen=True):
     log_format: str
     topic_defaults: Mapping[str, Value]
     security: BrokerSecurity
-    given: Mapping[str, Value | None]
+    configured: Mapping[str, Value | None]
     """Values from the file and the command line by dotted name, with defaults of topics under the prefix `topic.`; None
     for a secret."""
 
@@ -185,21 +185,21 @@ def load_config(
 
     `overrides` are broker settings by their Python names. Raises InvalidConfigError, which names the file.
     """
-    given: dict[str, Any] = {}
-    topic_given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    topic_values: dict[str, Any] = {}
     if path is not None:
-        given, topic_given = _read(path)
-    given |= {"data.dir": data_dir} if data_dir is not None else {}
-    given |= {"listen": listen} if listen is not None else {}
+        values, topic_values = _read(path)
+    values |= {"data.dir": data_dir} if data_dir is not None else {}
+    values |= {"listen": listen} if listen is not None else {}
     try:
-        return make_config(given | {k.replace("_", "."): v for k, v in overrides.items()}, topic_given)
+        return make_config(values | {k.replace("_", "."): v for k, v in overrides.items()}, topic_values)
     except InvalidConfigError as e:
         raise InvalidConfigError(f"{path}: {e}" if path is not None else str(e)) from e
 
 
-def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object] | None = None) -> BrokerConfig:
+def make_config(configured: Mapping[str, object], topic_defaults: Mapping[str, object] | None = None) -> BrokerConfig:
     """Return the configuration with settings by their dotted names. Raises InvalidConfigError."""
-    secret = resolve_secrets(given, os.environ)
+    secret = resolve_secrets(configured, os.environ)
     own = {name: parse_listener_setting(name, value) for name, value in secret.items() if _is_of_listener(name)}
     common = {_RENAMED.get(name, name): value for name, value in secret.items() if not _is_of_listener(name)}
     check_names(Scope.BROKER, common)
@@ -207,7 +207,7 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
     everything = {n: s.default for n, s in settings_of(Scope.BROKER).items()} | parsed
     values = {name: _shown(value) for name, value in everything.items() if not is_security_setting(name)}
     security = {name: value for name, value in everything.items() if is_security_setting(name)} | own
-    if security["listeners"] and "listen" in given:
+    if security["listeners"] and "listen" in configured:
         raise InvalidConfigError("listen and listeners are both set: use one of them")
     parse_address(str(values["listen"]))
     if values["metrics.listen"]:
@@ -221,12 +221,12 @@ def make_config(given: Mapping[str, object], topic_defaults: Mapping[str, object
     by_parameter["topic_defaults"] = check(Scope.TOPIC, topic_defaults or {})
     if by_parameter["topic_defaults"].get(KEY_FORMAT_SETTING):
         raise InvalidConfigError(f"{KEY_FORMAT_SETTING} has no default for all topics: set it when you create a topic")
-    by_parameter["security"] = made = make_security(
+    by_parameter["security"] = made_security = make_security(
         security, str(values["listen"]), str(values["advertised.listeners"])
     )
-    _check_cluster(values, made)
+    _check_cluster(values, made_security)
     own_topic = {f"{TOPIC_TABLE}.{name}": value for name, value in by_parameter["topic_defaults"].items()}
-    by_parameter["given"] = {n: None if _is_secret(n, v) else v for n, v in {**parsed, **own, **own_topic}.items()}
+    by_parameter["configured"] = {n: None if _is_secret(n, v) else v for n, v in {**parsed, **own, **own_topic}.items()}
     # A setting without a field here is read from the table by the part that uses it.
     return BrokerConfig(**{f: by_parameter[f] for f in BrokerConfig.__struct_fields__})
 

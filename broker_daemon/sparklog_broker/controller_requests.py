@@ -15,7 +15,7 @@ from sparklog.replication.cluster_image import Version
 from sparklog.security.principals import parse_principal
 from sparklog_broker.broker import Broker
 from sparklog_broker.network.reply import Response, header_parts
-from sparklog_broker.request_context import NOTHING, Handler, RequestContext
+from sparklog_broker.request_context import EMPTY, Handler, RequestContext
 
 IMAGE_CATCH_UP_TIMEOUT_S = 5.0
 """Longest wait, in s, until this broker's image has the change that a client has made."""
@@ -64,7 +64,7 @@ class ControllerRequests:
         outcome: Response | SparklogError
         context = structs.replace(context, request_id=request_id, is_repeated=is_repeated)
         try:
-            outcome = await self._handlers[api](request, NOTHING, context)
+            outcome = await self._handlers[api](request, EMPTY, context)
         except SparklogError as e:
             outcome = e
         return outcome, self._broker.cluster.membership.version

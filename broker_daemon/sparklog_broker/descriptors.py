@@ -41,13 +41,13 @@ def of_process(config: BrokerConfig) -> Descriptors:
     return share_out(limit, config.log_open_files_max, config.max_connections)
 
 
-def share_out(limit: int | None, files_wanted: int, connections_wanted: int) -> Descriptors:
+def share_out(limit: int | None, files_max: int, connections_max: int) -> Descriptors:
     """Return the shares of `limit` descriptors; None if unlimited. Segment files get at most half. Connections get the
     rest, without the share of other uses, so that they never take a descriptor that an append needs.
     """
     if limit is None:
-        return Descriptors(files_wanted, connections_wanted, REFUSALS_MAX)
-    files = min(files_wanted, limit // 2)
+        return Descriptors(files_max, connections_max, REFUSALS_MAX)
+    files = min(files_max, limit // 2)
     room = limit - files - min(STORE_MAX, limit // STORE_PART)
     refusals = min(REFUSALS_MAX, room // REFUSALS_PART)
-    return Descriptors(files, max(1, min(connections_wanted, room - refusals)), refusals)
+    return Descriptors(files, max(1, min(connections_max, room - refusals)), refusals)

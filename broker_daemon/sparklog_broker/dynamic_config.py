@@ -73,23 +73,23 @@ class DynamicConfig:
     def describe(self, broker_id: int) -> Iterator[BrokerConfigEntry]:
         """Yield every setting of this broker, with the value in effect and its source. With ALL_BROKERS, yield only the
         values that are stored for all brokers."""
-        known, of_all = settings_by_name(), stored_values(self._configs, ALL_BROKERS)
+        settings, of_all = settings_by_name(), stored_values(self._configs, ALL_BROKERS)
         if broker_id == ALL_BROKERS:
             for name in sorted(of_all):
                 yield BrokerConfigEntry(
-                    name, _text(name, of_all[name]), Source.ALL_BROKERS, name in known and known[name].dynamic
+                    name, _text(name, of_all[name]), Source.ALL_BROKERS, name in settings and settings[name].dynamic
                 )
             return
-        own, given = stored_values(self._configs, broker_id), self._config.given
-        for name in [*known, *(name for name in given if name not in known)]:
+        own, configured = stored_values(self._configs, broker_id), self._config.configured
+        for name in [*settings, *(name for name in configured if name not in settings)]:
             value: Value | None
             if name in self._values:
                 source, value = Source.BROKER if name in own else Source.ALL_BROKERS, self._values[name]
-            elif name in given:
-                source, value = Source.FILE, given[name]
+            elif name in configured:
+                source, value = Source.FILE, configured[name]
             else:
-                source, value = Source.DEFAULT, known[name].default
-            yield BrokerConfigEntry(name, _text(name, value), source, name in known and known[name].dynamic)
+                source, value = Source.DEFAULT, settings[name].default
+            yield BrokerConfigEntry(name, _text(name, value), source, name in settings and settings[name].dynamic)
 
 
 def _of_file(config: BrokerConfig, name: str) -> Value:

@@ -112,10 +112,10 @@ class RolledFile(RotatingFileHandler):
 
     def _has_moved(self, stream: TextIOBase) -> bool:
         try:
-            there, ours = Path(self.baseFilename).stat(), os.fstat(stream.fileno())
+            present, ours = Path(self.baseFilename).stat(), os.fstat(stream.fileno())
         except (OSError, ValueError):
             return True
-        return (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino)
+        return (present.st_dev, present.st_ino) != (ours.st_dev, ours.st_ino)
 
     def doRollover(self) -> None:  # noqa: N802 - the library's name
         if self.backupCount:

@@ -96,10 +96,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--temporary", action="store_true", help="with --end-with-parent: if the parent has ended, remove the directory"
     )
-    given = parser.parse_args(arguments)
-    set_up_logging(given.log_level or "INFO")
+    parsed = parser.parse_args(arguments)
+    set_up_logging(parsed.log_level or "INFO")
     try:
-        config = load_config(given.config, data_dir=given.data_dir, listen=given.listen, **_cluster_settings(given))
+        config = load_config(parsed.config, data_dir=parsed.data_dir, listen=parsed.listen, **_cluster_settings(parsed))
     except InvalidConfigError as e:
         return _fail(str(e), EXIT_USAGE)
     try:
@@ -111,12 +111,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log.warning("%s", warning)
     except InvalidConfigError as e:
         return _fail(str(e), EXIT_USAGE)
-    if not given.end_with_parent:
+    if not parsed.end_with_parent:
         return run(config)
     try:
         return run(config, lifeline=_STDIN)
     finally:
-        if given.temporary and has_ended(_STDIN):  # a living parent removes the directory itself
+        if parsed.temporary and has_ended(_STDIN):  # a living parent removes the directory itself
             import shutil  # a start need not wait for it
 
             shutil.rmtree(config.data_dir, ignore_errors=True)
@@ -129,13 +129,13 @@ def log_file_of(config: BrokerConfig) -> LogFile | None:
     return LogFile(config.data_dir / config.log_file, config.log_file_max_bytes, config.log_file_backups)
 
 
-def _cluster_settings(given: argparse.Namespace) -> dict[str, object]:
+def _cluster_settings(parsed: argparse.Namespace) -> dict[str, object]:
     settings = {
-        "broker_id": given.broker_id,
-        "zookeeper_connect": given.zookeeper,
-        "broker_rack": given.rack,
-        "advertised_listeners": given.advertised_listener,
-        "log_level": given.log_level,
+        "broker_id": parsed.broker_id,
+        "zookeeper_connect": parsed.zookeeper,
+        "broker_rack": parsed.rack,
+        "advertised_listeners": parsed.advertised_listener,
+        "log_level": parsed.log_level,
     }
     return {name: value for name, value in settings.items() if value is not None}
 

@@ -238,7 +238,7 @@ class Pipeline:
             connection.times,
             connection.principal,
             connection.listener,
-            connection.local_socket if connection.is_known else "",
+            connection.local_socket if connection.is_identified else "",
             received.authenticate,
             is_gateway=connection.is_gateway,
             client_id=connection.client_id,
@@ -388,11 +388,11 @@ def check_header_size(api: int, header_bytes: int) -> None:
 
 def _shortened(results: Iterable[_Result]) -> Iterator[_Result]:
     """Yield results with the texts of errors up to a limit in total. Later errors have only their code."""
-    left = ERROR_TEXTS_CHARS_MAX
+    remaining = ERROR_TEXTS_CHARS_MAX
     for result in results:
         if result.message:
-            left -= len(result.message)
-            if left < 0:
+            remaining -= len(result.message)
+            if remaining < 0:
                 result.message = ""
         yield result
 

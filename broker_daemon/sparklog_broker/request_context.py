@@ -20,10 +20,10 @@ from sparklog_broker.network.reply import Response
 
 T = TypeVar("T")
 
-NOTHING = memoryview(b"")
+EMPTY = memoryview(b"")
 May = Callable[[Operation, ResourceType, str], bool]
 """Returns True if the peer is allowed to do an operation on the resource with this type and name."""
-_NOTHING_DENIED: Mapping[str, SparklogError] = {}
+_NO_DENIALS: Mapping[str, SparklogError] = {}
 
 
 def _may_everything(operation: Operation, resource_type: ResourceType, name: str) -> bool:
@@ -49,14 +49,14 @@ class RequestContext(Struct, frozen=True):
     """Name of the Unix socket that a peer on this host can use in place of TCP; "" if there is none."""
     authenticate: Callable[[Any], Awaitable[Response]] | None = None
     """Handles a SASL message; None for other requests, and if the connection has no SASL."""
-    denied: Mapping[str, SparklogError] = _NOTHING_DENIED
+    denied: Mapping[str, SparklogError] = _NO_DENIALS
     """The errors for denied resources of the request, by the resource's name."""
     may: May = _may_everything
     client_id: str = ""
     """The name that the client gives itself."""
     is_gateway: bool = False
     """True if this broker's gateway sends the request for its client."""
-    header: memoryview = NOTHING
+    header: memoryview = EMPTY
     """The encoded request."""
     ask_controller: Callable[[Api, Message, RequestContext], Awaitable[Response]] | None = None
     """Sends another request to the controller, with the peer's principal. None outside of a pipeline."""

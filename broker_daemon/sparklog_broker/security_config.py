@@ -60,11 +60,11 @@ def is_security_setting(name: str) -> bool:
 def parse_listener_setting(name: str, value: object) -> Value | Secret:
     """Parse the value of `listener.name.<name>.x`. Raises InvalidConfigError."""
     listener, dot, inner = name.removeprefix(LISTENER_PREFIX).partition(".")
-    known = {
+    settings = {
         n: s for n, s in settings_of(Scope.BROKER).items() if n.startswith(_PREFIXES) and n not in _NOT_PER_LISTENER
     }
-    if not dot or inner not in known:
-        raise InvalidConfigError(f"unknown setting {inner!r} of listener {listener!r}{did_you_mean(inner, known)}")
+    if not dot or inner not in settings:
+        raise InvalidConfigError(f"unknown setting {inner!r} of listener {listener!r}{did_you_mean(inner, settings)}")
     return parse_value(inner, value)
 
 
@@ -106,8 +106,8 @@ class BrokerSecurity(Struct, frozen=True):
         if self.kafka is not None and listener.startswith(GATEWAY_PREFIX):
             name = listener.removeprefix(GATEWAY_PREFIX)
             explicit = bool(self.settings["kafka.advertised.listeners"])
-            told = self.kafka.advertised if explicit else ()
-            return next(((one.host, one.port) for one in told if one.name == name), None)
+            announced = self.kafka.advertised if explicit else ()
+            return next(((one.host, one.port) for one in announced if one.name == name), None)
         if not self.is_advertised:
             return None
         return next(((one.host, one.port) for one in self.listeners.advertised if one.name == listener), None)
@@ -118,16 +118,16 @@ class BrokerSecurity(Struct, frozen=True):
         """
         listener = self.listeners.inter_broker
         own = self.of(listener)
-        given: dict[str, object] = {"security.protocol": listener.protocol.value}
+        values: dict[str, object] = {"security.protocol": listener.protocol.value}
         if listener.protocol.tls:
-            known = settings_of(Scope.CLIENT)
-            given |= {n: v for n, v in own.items() if n.startswith("ssl.") and n in known and v not in ("", None)}
-            given["ssl.endpoint.identification.algorithm"] = own["ssl.endpoint.identification.algorithm"]
+            settings = settings_of(Scope.CLIENT)
+            values |= {n: v for n, v in own.items() if n.startswith("ssl.") and n in settings and v not in ("", None)}
+            values["ssl.endpoint.identification.algorithm"] = own["ssl.endpoint.identification.algorithm"]
         if listener.protocol.sasl:
-            given["sasl.mechanism"] = own["sasl.mechanism.inter.broker.protocol"]
-            given["sasl.jaas.config"] = own["sasl.jaas.config"]
+            values["sasl.mechanism"] = own["sasl.mechanism.inter.broker.protocol"]
+            values["sasl.jaas.config"] = own["sasl.jaas.config"]
         try:
-            return client_security(given)
+            return client_security(values)
         except InvalidConfigError as e:
             raise InvalidConfigError(f"inter.broker.listener.name = {listener.name}: {e}") from None
 
@@ -151,29 +151,29 @@ class BrokerSecurity(Struct, frozen=True):
         """Return the warnings to log at every start. Raises InvalidConfigError for a listener that gives every client
         on other hosts access, unless `allow.insecure` is set.
         """
-        found: tuple[str, ...] = ()
+        warnings: tuple[str, ...] = ()
         for listeners in (self.listeners, self.kafka):
             if listeners is not None:
-                found += check_exposure(
+                warnings += check_exposure(
                     listeners,
                     lambda listener: str(self.of(listener)["ssl.client.auth"]),
                     bool(self.settings["allow.insecure"]),
                 )
-        return found
+        return warnings
 
     @property
     def zookeeper_login(self) -> tuple[str, Secret] | None:
         """Name and password for ZooKeeper; None without a login. Raises InvalidConfigError if only one of the two is
         set, for a name with a colon, and for `zookeeper.set.acl` without a login."""
         name, password, set_acl = (self.settings[setting] for setting in _ZOOKEEPER)
-        given = name.reveal() if isinstance(name, Secret) else str(name)
+        login = name.reveal() if isinstance(name, Secret) else str(name)
         secret = password if isinstance(password, Secret) else Secret(str(password))
-        if bool(given) != bool(secret) or ":" in given or (set_acl and not given):
+        if bool(login) != bool(secret) or ":" in login or (set_acl and not login):
             raise InvalidConfigError(
                 "zookeeper.username (without a colon) and zookeeper.password belong together; zookeeper.set.acl needs "
                 "both"
             )
-        return (given, secret) if given else None
+        return (login, secret) if login else None
 
     @property
     def zookeeper_tls(self) -> ZooKeeperTls | None:
@@ -215,11 +215,11 @@ def make_security(settings: Mapping[str, object], listen: str, advertised: str) 
     )
     kafka = _kafka_listeners(settings)
     security = BrokerSecurity(listeners, settings, bool(advertised), kafka)
-    known = {listener.name.lower() for listener in (*listeners.bound, *(kafka.bound if kafka is not None else ()))}
+    owners = {listener.name.lower() for listener in (*listeners.bound, *(kafka.bound if kafka is not None else ()))}
     for name in settings:
         owner = name.removeprefix(LISTENER_PREFIX).partition(".")[0]
-        if name.startswith(LISTENER_PREFIX) and owner not in known:
-            raise InvalidConfigError(f"{name}: unknown listener{did_you_mean(owner, known)}")
+        if name.startswith(LISTENER_PREFIX) and owner not in owners:
+            raise InvalidConfigError(f"{name}: unknown listener{did_you_mean(owner, owners)}")
     for listener in (*listeners.bound, *security.gateways):
         security.rules(listener)
     _ = (
@@ -245,10 +245,10 @@ def _kafka_listeners(settings: Mapping[str, object]) -> Listeners | None:
 
 def parse_mechanisms(text: str) -> tuple[str, ...]:
     """Parse `sasl.enabled.mechanisms`. Raises InvalidConfigError for an empty list; ListenerRules checks the names."""
-    found = tuple(dict.fromkeys(part.strip().upper() for part in text.split(",") if part.strip()))
-    if not found:
+    mechanisms = tuple(dict.fromkeys(part.strip().upper() for part in text.split(",") if part.strip()))
+    if not mechanisms:
         raise InvalidConfigError(f"sasl.enabled.mechanisms is empty: name some of {', '.join(MECHANISMS)}")
-    return found
+    return mechanisms
 
 
 def _number(settings: Mapping[str, object], name: str) -> int:

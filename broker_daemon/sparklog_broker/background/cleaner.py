@@ -148,7 +148,7 @@ class Cleaner:
             logs = self._logs.logs
             self._trouble = {key: t for key, t in self._trouble.items() if logs.get(key) is t.log}
             self._count_failing()
-            found: dict[TopicPartition, DueLog] = {}
+            due_logs: dict[TopicPartition, DueLog] = {}
             for key, partition_log in logs.items():
                 if key in self._busy or not self._may_try(key):
                     continue
@@ -159,12 +159,12 @@ class Cleaner:
                         failed.append((key, partition_log, e))
                     continue
                 if due is not None:
-                    found[key] = due
-            order = dirtiest_first({key: due.section for key, due in found.items()})
+                    due_logs[key] = due
+            order = dirtiest_first({key: due.section for key, due in due_logs.items()})
             if not order:
                 return None
             self._busy.add(order[0])
-            return found[order[0]]
+            return due_logs[order[0]]
 
     def _may_try(self, key: TopicPartition) -> bool:
         trouble = self._trouble.get(key)

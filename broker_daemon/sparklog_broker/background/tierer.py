@@ -115,19 +115,21 @@ class Tierer:
         self._looked[key] = epoch
         return result
 
-    def _try(self, what: TopicPartition | Path, partition_log: PartitionLog | None, job: Callable[[], T]) -> T | None:
+    def _try(
+        self, subject: TopicPartition | Path, partition_log: PartitionLog | None, job: Callable[[], T]
+    ) -> T | None:
         try:
             result = job()
         except SparklogError as e:
             if partition_log is None or not partition_log.is_closed:
-                if self._failing.get(what) != type(e).__name__:  # log it once, not at every interval
-                    log.error("%s: tiering failed and will be retried: %s", what, e)  # noqa: TRY400
-                self._failing[what] = type(e).__name__
+                if self._failing.get(subject) != type(e).__name__:  # log it once, not at every interval
+                    log.error("%s: tiering failed and will be retried: %s", subject, e)  # noqa: TRY400
+                self._failing[subject] = type(e).__name__
                 self.counters.failures += 1
                 self.counters.failing = len(self._failing)
             return None
-        if self._failing.pop(what, None) is not None:
-            log.info("%s: tiering goes on", what)
+        if self._failing.pop(subject, None) is not None:
+            log.info("%s: tiering goes on", subject)
             self.counters.failing = len(self._failing)
         return result
 

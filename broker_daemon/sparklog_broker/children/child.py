@@ -185,8 +185,10 @@ class Child:
         assert process.stderr is not None
         async for line in _lines(process.stderr):
             admitted = self._lines.admit(self._clock_s())
-            if admitted.left_out:
-                self._log.warning("%d lines of %s were dropped: too many per second", admitted.left_out, self.spec.name)
+            if admitted.suppressed:
+                self._log.warning(
+                    "%d lines of %s were dropped: too many per second", admitted.suppressed, self.spec.name
+                )
             if admitted.is_written:
                 level, _, rest = line.partition(" ")
                 if level in _LEVELS:

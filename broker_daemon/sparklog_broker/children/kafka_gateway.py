@@ -68,15 +68,15 @@ class KafkaGateway:
     def endpoints(self, places: Mapping[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:
         """Return the addresses of the gateway for clients on other hosts, by the names that brokers use for its
         listeners. `places`: by name, the addresses of the broker's own listeners."""
-        found = {}
+        endpoints = {}
         native = self._security.listeners.inter_broker.name
         own_host = (self._security.advertised_of(native) or places[native])[0]
         for listener, sock in self._bound:
             name = GATEWAY_PREFIX + listener.name
             port = int(sock.getsockname()[1])
             host = listener.host if listener.host not in ("", "::") else own_host
-            found[name] = self._security.advertised_of(name) or (host, port)
-        return found
+            endpoints[name] = self._security.advertised_of(name) or (host, port)
+        return endpoints
 
     def spec(self) -> ChildSpec:
         """Write the gateway's settings into an anonymous file, and return the child process that reads them. Callable
@@ -120,10 +120,10 @@ def _bind_all(listeners: Sequence[Listener], deadline_s: float) -> list[tuple[Li
 
 def _tls(settings: Mapping[str, object]) -> dict[str, str | int | float | bool]:
     """Return the settings of TLS, with secrets revealed."""
-    found: dict[str, str | int | float | bool] = {}
+    tls_settings: dict[str, str | int | float | bool] = {}
     for name, value in settings.items():
         if name.startswith("ssl."):
             plain = value.reveal() if isinstance(value, Secret) else value
             assert isinstance(plain, str | int | float | bool)
-            found[name] = plain
-    return found
+            tls_settings[name] = plain
+    return tls_settings

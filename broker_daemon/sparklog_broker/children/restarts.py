@@ -42,7 +42,7 @@ class AdmissionResult(Struct, frozen=True):
     """The decision about one line of a child's log."""
 
     is_written: bool
-    left_out: int = 0
+    suppressed: int = 0
     """Number of lines dropped just before this one."""
 
 
@@ -54,7 +54,7 @@ class LineLimit:
         self._burst = float(burst)
         self._room = float(burst)
         self._at_s: float | None = None
-        self._left_out = 0
+        self._suppressed = 0
 
     def admit(self, now_s: float) -> AdmissionResult:
         """Decide if a line that arrives at `now_s` is logged."""
@@ -62,8 +62,8 @@ class LineLimit:
             self._room = min(self._burst, self._room + max(0.0, now_s - self._at_s) * self._rate)
         self._at_s = now_s
         if self._room < 1:
-            self._left_out += 1
+            self._suppressed += 1
             return AdmissionResult(False)
         self._room -= 1
-        left_out, self._left_out = self._left_out, 0
-        return AdmissionResult(True, left_out)
+        suppressed, self._suppressed = self._suppressed, 0
+        return AdmissionResult(True, suppressed)

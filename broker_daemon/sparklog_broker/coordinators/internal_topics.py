@@ -133,9 +133,9 @@ class InternalTopic:
     async def ensure(self) -> Topic:
         """Return the topic, and create it if it does not exist. Raises the errors of `Topics.create_internal`."""
         async with self._making:
-            found = self._served.topics.get(self.name)
-            if found is not None:
-                return found
+            topic = self._served.topics.get(self.name)
+            if topic is not None:
+                return topic
             try:
                 return await self._topics.create_internal(
                     TopicSpec(self.name, self.partitions, configs=INTERNAL_CONFIGS[self.name])
@@ -183,14 +183,14 @@ class InternalTopic:
         log = where.log
         offset, end = log.log_start_offset, log.high_watermark
         while offset < end:
-            found, offset = await self._io.run(self._io.idlest(), _ReplayStep(log, offset, end))
-            yield found
+            records, offset = await self._io.run(self._io.idlest(), _ReplayStep(log, offset, end))
+            yield records
 
     def leader_of(self, partition: int) -> int:
         """Return the broker id of a partition's leader, as far as this broker knows; -1 if the partition has no leader
         or does not exist."""
-        found = self._served.find(TopicPartition(self.name, partition))
-        return -1 if found is None else found.replicas.leader
+        partition_log = self._served.find(TopicPartition(self.name, partition))
+        return -1 if partition_log is None else partition_log.replicas.leader
 
     def partition_of(self, partition: int) -> Partition:
         """Return a partition that this broker leads. Raises UnknownTopicOrPartitionError, NotLeaderError."""
@@ -213,14 +213,14 @@ class _ReplayStep:
             data, next_offset = piece.read(), piece.next_offset
         finally:
             piece.release()
-        found: list[ReplayedRecord] = []
+        records: list[ReplayedRecord] = []
         for position, header in iterate_batches(data, verify=False):
             if header.base_offset >= self._end:
                 break
             verify_checksum(data, position, header)  # `decode` checks the rest
             message = memoryview(data)[position : position + header.size_bytes]
-            found += decode(message, header, self._log.config.inflated_bytes_max)
-        return [r for r in found if r.offset >= self._offset], next_offset
+            records += decode(message, header, self._log.config.inflated_bytes_max)
+        return [r for r in records if r.offset >= self._offset], next_offset
 
 
 def decode(data: memoryview, header: BatchHeader, inflated_bytes_max: int) -> list[ReplayedRecord]:
@@ -251,12 +251,12 @@ def _binary(values: Iterable[bytes | None]) -> pa.Array:
 def encode_records(records: Sequence[Record], now_ms: int, producer: Producer | None = None) -> memoryview:
     """Encode the records as one batch of an envelope topic."""
     attributes = 0 if producer is None else ATTRIBUTE_TRANSACTIONAL
-    who = (-1, -1) if producer is None else producer
+    identity = (-1, -1) if producer is None else producer
     rows = len(records)
     values = [value for _, value in records if value is not None]
     if len(values) == rows <= ROWS_MAX:  # three times as fast to replay
         small = SmallRows(values, [key for key, _ in records], [now_ms * 1000] * rows)
-        return encode_small_batch(small, ENVELOPE_SCHEMA_ID, attributes, *who)
+        return encode_small_batch(small, ENVELOPE_SCHEMA_ID, attributes, *identity)
     stamps = pa.py_buffer(np.full(rows, now_ms * 1000, np.int64))
     columns = [
         _binary(key for key, _ in records),
@@ -270,8 +270,8 @@ def encode_records(records: Sequence[Record], now_ms: int, producer: Producer | 
         min_timestamp_ms=now_ms,
         max_timestamp_ms=now_ms,
         attributes=attributes,
-        producer_id=who[0],
-        producer_epoch=who[1],
+        producer_id=identity[0],
+        producer_epoch=identity[1],
     )
 
 

@@ -97,8 +97,8 @@ class OtherBrokers:
         Partitions for which the leader reports an error are left out. All first offsets are requested before the first
         end offset. Raises the errors of `BrokerPeers.request`."""
         behind: set[TopicPartition] = set()
-        found: dict[int, dict[TopicPartition, int]] = {EARLIEST_TIMESTAMP: {}, LATEST_TIMESTAMP: {}}
-        for timestamp_ms, offsets in found.items():
+        by_time: dict[int, dict[TopicPartition, int]] = {EARLIEST_TIMESTAMP: {}, LATEST_TIMESTAMP: {}}
+        for timestamp_ms, offsets in by_time.items():
             for first in range(0, len(partitions), PARTITIONS_PER_REQUEST):
                 piece = partitions[first : first + PARTITIONS_PER_REQUEST]
                 request = ListOffsetsRequest([ListOffsetsPartition(*tp, timestamp_ms) for tp in piece], isolation)
@@ -107,7 +107,7 @@ class OtherBrokers:
                 )
                 offsets |= {TopicPartition(r.topic, r.partition): r.offset for r in answer.results if not r.error_code}
                 behind.update(TopicPartition(r.topic, r.partition) for r in answer.results if r.has_commits_behind)
-        starts, ends = found.values()
+        starts, ends = by_time.values()
         return {tp: Extent(starts[tp], end) for tp, end in ends.items() if tp in starts}, behind
 
     async def commits(
@@ -115,10 +115,10 @@ class OtherBrokers:
     ) -> dict[TopicPartition, list[Commit]]:
         """Return the transactions committed above the offsets, or since `since_ms`; see `LogReader.commits`. Raises the
         leader's error, and the errors of `BrokerPeers.request`."""
-        found: dict[TopicPartition, list[Commit]] = {}
-        wanted = list(offsets.items())
-        for first in range(0, len(wanted), PARTITIONS_PER_REQUEST):
-            piece = wanted[first : first + PARTITIONS_PER_REQUEST]
+        commits: dict[TopicPartition, list[Commit]] = {}
+        entries = list(offsets.items())
+        for first in range(0, len(entries), PARTITIONS_PER_REQUEST):
+            piece = entries[first : first + PARTITIONS_PER_REQUEST]
             request = ListCommitsRequest(since_ms, [CommitsFrom(*tp, offset) for tp, offset in piece])
             answer = await self._peers.request(
                 leader, Api.LIST_COMMITS, request, ListCommitsResponse, timeout_s=ASK_TIMEOUT_S
@@ -128,8 +128,8 @@ class OtherBrokers:
                     commit = Commit(
                         (part.producer_id, part.epoch), part.first_offset, part.last_offset, part.started_ms
                     )
-                    found.setdefault(piece[part.number][0], []).append(commit)
-        return found
+                    commits.setdefault(piece[part.number][0], []).append(commit)
+        return commits
 
     async def hold(self, broker_id: int, name: str, hold_s: float, *, release: bool = False) -> dict[int, int]:
         """Begin the hold `name` of the transactions that a broker coordinates, for at most `hold_s`, or end it

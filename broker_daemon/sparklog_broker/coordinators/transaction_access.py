@@ -41,18 +41,18 @@ class TransactionAccess:
     ) -> int:
         """Add partitions like `TransactionCoordinator.add_partitions`. Raises its errors except NotCoordinatorError,
         CoordinatorNotAvailableError while the coordinator changes, and the errors of `BrokerPeers.request`."""
-        wanted = tuple(partitions)
+        added = tuple(partitions)
         try:
-            return await self._here.add_partitions(transactional_id, producer_id, producer_epoch, wanted)
+            return await self._here.add_partitions(transactional_id, producer_id, producer_epoch, added)
         except NotCoordinatorError:
-            return await self._ask(transactional_id, producer_id, producer_epoch, wanted)
+            return await self._ask(transactional_id, producer_id, producer_epoch, added)
 
     async def stale(self, transactional_id: str, producer_id: int, producer_epoch: int) -> SparklogError:
         """Return the error for a producer whose batch a partition has refused for its old epoch. The coordinator knows
         the reason; if it cannot be reached, return that error."""
-        found = self._here.stale(transactional_id, producer_id, producer_epoch)
-        if not isinstance(found, NotCoordinatorError):
-            return found
+        stale = self._here.stale(transactional_id, producer_id, producer_epoch)
+        if not isinstance(stale, NotCoordinatorError):
+            return stale
         try:
             await self._ask(transactional_id, producer_id, producer_epoch, ())
         except SparklogError as e:
@@ -64,12 +64,12 @@ class TransactionAccess:
         brokers. Raises CoordinatorLoadingError, and the errors of `BrokerPeers.request` if a coordinator cannot be
         reached, because it may have such transactions.
         """
-        found = self._here.owners(tp)
+        owners = self._here.owners(tp)
         for broker_id in self._other_brokers.ids():
-            found |= await self._other_brokers.owners(broker_id, tp)
-        return found
+            owners |= await self._other_brokers.owners(broker_id, tp)
+        return owners
 
-    async def while_nothing_is_decided(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def with_decisions_on_hold(self, work: Callable[[], Awaitable[T]]) -> T:
         """Run `work` while no transaction is partly visible, and return its result.
 
         All coordinators are held: they decide nothing during the work, and their earlier decisions are visible in all
@@ -84,9 +84,9 @@ class TransactionAccess:
         for attempt in range(HOLD_ATTEMPTS):
             name = f"{other_brokers.broker_id}/{next(self._names)}"
             brokers = [other_brokers.broker_id, *other_brokers.ids()]
-            found = await asyncio.gather(*(self._hold(b, name) for b in brokers), return_exceptions=True)
+            outcomes = await asyncio.gather(*(self._hold(b, name) for b in brokers), return_exceptions=True)
             held: dict[int, int] = {}
-            for outcome in found:
+            for outcome in outcomes:
                 held |= outcome if isinstance(outcome, dict) else {}
             try:
                 result = await work() if len(held) >= self._topic.partitions else None
@@ -94,14 +94,14 @@ class TransactionAccess:
                 ended = await asyncio.gather(
                     *(self._hold(b, name, release=True) for b in brokers), return_exceptions=True
                 )
-            if any(isinstance(o, UnsupportedApiError) for o in found):
+            if any(isinstance(o, UnsupportedApiError) for o in outcomes):
                 return await work()  # a broker of an earlier release cannot be held
             still: dict[int, int] = {}
             for outcome in ended:
                 still |= outcome if isinstance(outcome, dict) else {}
             if result is not None and still == held:
                 return result
-            last = next((str(o) for o in [*found, *ended] if isinstance(o, BaseException)), last)
+            last = next((str(o) for o in [*outcomes, *ended] if isinstance(o, BaseException)), last)
             await asyncio.sleep(min(HOLD_BACKOFF_S * 2**attempt, HOLD_BACKOFF_S_MAX))
         raise CoordinatorNotAvailableError(f"the coordinators of transactions are changing: {last}")
 

@@ -67,15 +67,17 @@ class MarkerWriter:
         """Write all markers, in repeated attempts. After each attempt, `done` is called with the markers that it has
         written. Markers of deleted partitions count as written. `coordinator_epoch` and `started_ms` are as in
         WriteTxnMarkersRequest."""
-        left, backoff_s = list(markers), BACKOFF_S
+        remaining, backoff_s = list(markers), BACKOFF_S
         while True:
-            written = await self.write(left, coordinator_epoch, started_ms)
-            left = [m for m in left if m not in written]
+            written = await self.write(remaining, coordinator_epoch, started_ms)
+            remaining = [m for m in remaining if m not in written]
             if written:
                 done(written)
-            if not left:
+            if not remaining:
                 return
-            log.warning("%d transaction markers cannot be written yet, the first to %s", len(left), left[0].partition)
+            log.warning(
+                "%d transaction markers cannot be written yet, the first to %s", len(remaining), remaining[0].partition
+            )
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, BACKOFF_S_MAX)
 

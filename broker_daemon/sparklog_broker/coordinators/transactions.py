@@ -142,11 +142,11 @@ class TransactionCoordinator:
 
     def _held_partitions(self) -> dict[int, int]:
         """Return the partitions of the state topic that this broker coordinates, with their leader epochs."""
-        found = {}
+        epochs = {}
         for shard in self._shards.led:
             with contextlib.suppress(SparklogError):  # its leader has just changed
-                found[shard.number] = self.topic.partition_of(shard.number).replicas.leader_epoch
-        return found
+                epochs[shard.number] = self.topic.partition_of(shard.number).replicas.leader_epoch
+        return epochs
 
     async def hold(self, name: str, hold_s: float) -> dict[int, int]:
         """Begin the hold `name`: requests wait until `release(name)`, for at most `hold_s`. Then wait until earlier
@@ -243,8 +243,8 @@ class TransactionCoordinator:
         if is_shared(transactional_id):
             raise InvalidRequestError(f"a transactional id cannot begin with {SHARED_PREFIX!r}")
         request = InitProducer(transactional_id, timeout_ms, producer_id, producer_epoch)
-        found: ProducerIdAndEpoch = await self._shard(transactional_id).request(request)
-        return found
+        identity: ProducerIdAndEpoch = await self._shard(transactional_id).request(request)
+        return identity
 
     async def add_partitions(
         self,
@@ -284,8 +284,8 @@ class TransactionCoordinator:
         if is_shared(transactional_id):
             raise InvalidRequestError("a shared transaction can only be ended as a whole")
         request = End(transactional_id, producer_id, producer_epoch, commit, keeps_epoch)
-        found: ProducerIdAndEpoch = await self._shard(transactional_id).request(request)
-        return found
+        identity: ProducerIdAndEpoch = await self._shard(transactional_id).request(request)
+        return identity
 
     def stale(self, transactional_id: str, producer_id: int, producer_epoch: int) -> SparklogError:
         """Return the error for a producer whose batch a partition has refused for its old epoch."""
@@ -312,8 +312,8 @@ class TransactionCoordinator:
         """
         number = number_of(fencing_token)
         request = Join(shared_transactional_id(app_id), version, run_id, number, timeout_ms, lease_ms)
-        found: JoinAnswer = await self._shard_of_run(request).request(request)
-        return found
+        response: JoinAnswer = await self._shard_of_run(request).request(request)
+        return response
 
     async def end_shared(
         self,
@@ -342,8 +342,8 @@ class TransactionCoordinator:
         """Begin the lease of the transaction again. For an unknown transaction, the answer says so. Raises the errors
         of `last_committed`."""
         request = Renew(shared_transactional_id(app_id), version, run_id)
-        found: RenewAnswer = await self._shard(request.transactional_id).request(request)
-        return found
+        response: RenewAnswer = await self._shard(request.transactional_id).request(request)
+        return response
 
     def last_committed(self, app_id: str) -> tuple[int, str]:
         """Return the application's newest committed version, and the description of its data that `end_shared` got as
@@ -383,16 +383,16 @@ class TransactionCoordinator:
         CoordinatorLoadingError, BrokerShuttingDownError.
         """
         coordinators = [shard.ready() for shard in self._shards.led]
-        found = heapq.merge(
+        merged = heapq.merge(
             *([(i, c) for i in sorted(c.ids()) if i > after] for c in coordinators), key=operator.itemgetter(0)
         )
-        return self._summaries(found, frozenset(states), running_ms_min)
+        return self._summaries(merged, frozenset(states), running_ms_min)
 
     def _summaries(
-        self, found: Iterable[tuple[str, Coordinator]], states: frozenset[str], running_ms_min: int
+        self, merged: Iterable[tuple[str, Coordinator]], states: frozenset[str], running_ms_min: int
     ) -> Iterator[TransactionSummary]:
         now_ms = self._clock.now_ms()
-        for transactional_id, coordinator in found:
+        for transactional_id, coordinator in merged:
             try:
                 summary = coordinator.summary(transactional_id)
             except InvalidProducerIdMappingError:  # it has expired meanwhile
@@ -438,11 +438,13 @@ class TransactionCoordinator:
             raise InvalidTxnStateError(
                 f"producer {producer_id} writes to {tp} in the transaction of {owner!r}: abort that transaction"
             )
-        found = next((p for p in partition.log.producers() if p.producer_id == producer_id), None)
-        if found is None or found.transaction_first_offset < 0:
+        producer = next((p for p in partition.log.producers() if p.producer_id == producer_id), None)
+        if producer is None or producer.transaction_first_offset < 0:
             raise InvalidTxnStateError(f"producer {producer_id} has no open transaction in {tp}")
-        marker = Marker(tp, producer_id, min(found.producer_epoch + 1, EPOCH_MAX), commit=False)
-        if not await self._markers.write((marker,), found.coordinator_epoch if found.coordinator_epoch >= 0 else 0):
+        marker = Marker(tp, producer_id, min(producer.producer_epoch + 1, EPOCH_MAX), commit=False)
+        if not await self._markers.write(
+            (marker,), producer.coordinator_epoch if producer.coordinator_epoch >= 0 else 0
+        ):
             raise UnknownServerError(f"the marker could not be written to {tp}; see the broker's log")
         log.warning("aborted the hanging transaction of producer %d in %s", producer_id, tp)
         return 1

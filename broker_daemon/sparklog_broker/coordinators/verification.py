@@ -34,7 +34,7 @@ class Verification:
         """Verify `pieces`, the partitions and batches of one producer. Returns guards and errors by position in
         `pieces`."""
         verified: dict[int, Verified] = {}
-        asked: dict[tuple[int, int], list[int]] = {}
+        by_producer: dict[tuple[int, int], list[int]] = {}
         for i, (tp, piece) in enumerate(pieces):
             try:
                 check_not_internal(tp.topic, "written to")
@@ -45,14 +45,14 @@ class Verification:
                     )
                     if guard is not None:
                         verified[i] = guard
-                        asked.setdefault((header.producer_id, header.producer_epoch), []).append(i)
+                        by_producer.setdefault((header.producer_id, header.producer_epoch), []).append(i)
             except InvalidProducerEpochError:
                 verified[i] = await self._transactions.stale(
                     transactional_id, header.producer_id, header.producer_epoch
                 )
             except SparklogError as e:
                 verified[i] = e
-        for (producer_id, producer_epoch), positions in asked.items():
+        for (producer_id, producer_epoch), positions in by_producer.items():
             partitions = [pieces[i][0] for i in positions]
             try:
                 started_ms = await self._transactions.add_partitions(

@@ -67,7 +67,7 @@ class RequestCounters:
         self.set_slow(slow_s)
         self._by_api = {int(api): ApiCounters() for api in Api}
         self._unknown = ApiCounters()
-        self._lines_left = SLOW_LINES_MAX
+        self._remaining_lines = SLOW_LINES_MAX
         self._lines_until_s = 0.0
         self._without_line = 0
 
@@ -117,11 +117,11 @@ class RequestCounters:
         self, now_s: float, api: str, peer: str, slow_s: float, phases: dict[str, float], sent_bytes: int
     ) -> None:
         if now_s >= self._lines_until_s:
-            self._lines_left, self._lines_until_s = SLOW_LINES_MAX, now_s + SLOW_LINES_S
-        if not self._lines_left:
+            self._remaining_lines, self._lines_until_s = SLOW_LINES_MAX, now_s + SLOW_LINES_S
+        if not self._remaining_lines:
             self._without_line += 1
             return
-        self._lines_left -= 1
+        self._remaining_lines -= 1
         without_line, self._without_line = self._without_line, 0
         phases_ms = {name: round(s * 1000, 3) for name, s in phases.items()}
         log.warning(

@@ -53,12 +53,12 @@ class Traffic:
 
     def of(self, topic: str) -> TopicTraffic:
         """Return the topic's entry, which is valid until `forget`; the common entry if there are too many topics."""
-        found = self._by_topic.get(topic)
-        if found is None:
+        traffic = self._by_topic.get(topic)
+        if traffic is None:
             if len(self._by_topic) >= self._topics_max:
                 return self.others
-            found = self._by_topic[topic] = TopicTraffic()
-        return found
+            traffic = self._by_topic[topic] = TopicTraffic()
+        return traffic
 
     def forget(self, topic: str) -> None:
         """Remove a deleted topic."""

@@ -98,8 +98,8 @@ class BrokerCollector:
             [
                 ({"kind": "partitions"}, sum(row.topic not in shown for row in rows) if partitions_max else 0),
                 ({"kind": "topics"}, sum(not traffic.has_own(topic) for topic in list(watched.partitions.topics))),
-                ({"kind": "committed_offsets"}, groups.left_out),
-                ({"kind": "transactional_ids"}, transactions.left_out),
+                ({"kind": "committed_offsets"}, groups.unread),
+                ({"kind": "transactional_ids"}, transactions.unread),
             ],
         )
 

@@ -12,7 +12,7 @@ class Exposition(Enum):
     OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
-def wanted_by(accept: str) -> Exposition:
+def accepted_by(accept: str) -> Exposition:
     """Return the format for a request's `Accept` header: text unless it names OpenMetrics."""
-    asked = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
-    return Exposition.OPENMETRICS if "application/openmetrics-text" in asked else Exposition.TEXT
+    media_types = {part.partition(";")[0].strip().lower() for part in accept.split(",")}
+    return Exposition.OPENMETRICS if "application/openmetrics-text" in media_types else Exposition.TEXT

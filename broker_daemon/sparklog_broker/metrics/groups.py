@@ -60,11 +60,11 @@ class GroupLag(Struct):
 
 
 class GroupsAtOnce(NamedTuple):
-    """All groups at one time. `left_out`: number of committed offsets that were not read."""
+    """All groups at one time. `unread`: number of committed offsets that were not read."""
 
     states: Mapping[str, int]
     by_group: Mapping[str, GroupLag]
-    left_out: int
+    unread: int
 
 
 def read_groups(
@@ -79,25 +79,25 @@ def read_groups(
     ids = [c.held_ids() for c in coordinators]
     usable = (i for some in ids for i in some if i != OTHERS)
     named = frozenset(nsmallest(groups_max, slices.each(usable)))
-    found: dict[str, GroupLag] = {}
+    lags: dict[str, GroupLag] = {}
     states: Counter[str] = Counter()
     for coordinator, its_ids in zip(coordinators, ids, strict=True):
         for group_id in slices.each(its_ids):
             summary = _summary(coordinator, group_id)
             states[summary.state] += 1
             name = group_id if group_id in named else OTHERS
-            found.setdefault(name, GroupLag()).members += summary.members
-    left = OFFSETS_MAX
+            lags.setdefault(name, GroupLag()).members += summary.members
+    remaining = OFFSETS_MAX
     for coordinator in coordinators:
         items = coordinator.offsets.items()
-        for group_id, tp, value in slices.each(islice(items, max(left, 0))):
-            left -= 1
+        for group_id, tp, value in slices.each(islice(items, max(remaining, 0))):
+            remaining -= 1
             end = ends.get(tp)
             if end is not None:
-                of_group = found.setdefault(group_id if group_id in named else OTHERS, GroupLag())
+                of_group = lags.setdefault(group_id if group_id in named else OTHERS, GroupLag())
                 _add(of_group, tp, value.offset, max(0, end - value.offset), topic_name(tp.topic), shown(tp))
     total = sum(c.offsets.total for c in coordinators)
-    return GroupsAtOnce(states, found, max(0, total - OFFSETS_MAX))
+    return GroupsAtOnce(states, lags, max(0, total - OFFSETS_MAX))
 
 
 def _add(of_group: GroupLag, tp: TopicPartition, offset: int, lag: int, topic: str, by_itself: bool) -> None:

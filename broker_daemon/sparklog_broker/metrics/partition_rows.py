@@ -112,17 +112,17 @@ def read_rows(
 
 def _row(partition: Partition, broker_id: int, image: ClusterImage | None) -> PartitionRow:
     log, replicas = partition.open_log, partition.replicas
-    who = (*partition.key, len(replicas.replicas), len(replicas.isr))
+    identity = (*partition.key, len(replicas.replicas), len(replicas.isr))
     leads, min_in_sync = True, 1
     if image is not None:
         leads = replicas.leader == broker_id
         topic = image.topics.get(partition.key.topic)
         min_in_sync = 1 if topic is None else image.min_insync(topic, len(replicas.replicas))
     if log is None:
-        return PartitionRow(*who, offline=True, leads=leads, min_in_sync=min_in_sync)
+        return PartitionRow(*identity, offline=True, leads=leads, min_in_sync=min_in_sync)
     stable = log.last_stable_offset  # read before the high watermark, which may rise
     return PartitionRow(
-        *who,
+        *identity,
         offline=False,
         start=log.log_start_offset,
         end=log.log_end_offset,

@@ -34,6 +34,6 @@ class Renderer:
 def render(collector: Collector, exposition: Exposition) -> bytes:
     """Render the collector's families in the given format."""
     if exposition is Exposition.OPENMETRICS:
-        found: bytes = openmetrics.generate_latest(collector, version="1.0.0")  # type: ignore[no-untyped-call]
-        return found
+        text: bytes = openmetrics.generate_latest(collector, version="1.0.0")  # type: ignore[no-untyped-call]
+        return text
     return generate_latest(collector)

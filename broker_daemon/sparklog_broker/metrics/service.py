@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 
 from sparklog.environment import Environment
 from sparklog_broker.config import BrokerConfig, format_address, parse_address
-from sparklog_broker.metrics.exposition import Exposition, wanted_by
+from sparklog_broker.metrics.exposition import Exposition, accepted_by
 from sparklog_broker.metrics.health import Health, Stage
 from sparklog_broker.metrics.hosts import allowed_names, is_allowed
 from sparklog_broker.metrics.http_request import Refusal, Request
@@ -44,7 +44,7 @@ class MetricsService:
         self._watched: MetricSources | None = None
         self._server: HttpServer | None = None
         self._thread: Executor | None = None
-        self._scrape: Scrape = _nothing
+        self._scrape: Scrape = _no_metrics
         self._rendering: dict[Exposition, asyncio.Future[bytes]] = {}
 
     @property
@@ -90,7 +90,7 @@ class MetricsService:
             raise Refusal(421, "host name not allowed: use the address, or add the name to metrics.allowed.hosts")
         match request.path:
             case "/metrics":
-                return await self._metrics(wanted_by(request.accept))
+                return await self._metrics(accepted_by(request.accept))
             case "/health/live":
                 return Page(b"alive\n")
             case "/health/ready":
@@ -109,5 +109,5 @@ class MetricsService:
         return Page(await asyncio.shield(rendering), exposition.value)
 
 
-def _nothing(exposition: Exposition, watched: MetricSources | None, is_ready: bool) -> bytes:
+def _no_metrics(exposition: Exposition, watched: MetricSources | None, is_ready: bool) -> bytes:
     return b""

@@ -36,26 +36,28 @@ def process_families(ready: bool, loop_delay: Histogram) -> Iterator[Metric]:
 
 
 def request_families(requests: RequestCounters, slices: Slices) -> Iterator[Metric]:
-    found = list(requests.items())
+    counted = list(requests.items())
     for name, doc, field in (
         ("sparklog_requests", "Requests that have arrived.", "requests"),
         ("sparklog_request_bytes", "Bytes of requests, without the length prefixes.", "request_bytes"),
         ("sparklog_response_bytes", "Bytes of answers.", "response_bytes"),
     ):
         value = attrgetter(field)
-        yield counter(MetricInfo(name, doc), (({"api": api}, value(counters)) for api, counters in slices.each(found)))
+        yield counter(
+            MetricInfo(name, doc), (({"api": api}, value(counters)) for api, counters in slices.each(counted))
+        )
     yield counter(
         MetricInfo("sparklog_request_errors", "Errors in responses, of whole requests and of single partitions."),
         (
             ({"api": api, "error": error_name(code)}, count)
-            for api, counters in slices.each(found)
+            for api, counters in slices.each(counted)
             for code, count in sorted(counters.errors.items())
         ),
     )
     described = MetricInfo(
         "sparklog_request_seconds", "Latency of a request, from its last byte to the last byte of the response."
     )
-    yield histogram(described, (({"api": api}, counters.total.counts) for api, counters in slices.each(found)))
+    yield histogram(described, (({"api": api}, counters.total.counts) for api, counters in slices.each(counted)))
     yield histogram(
         MetricInfo(
             "sparklog_request_phase_seconds",
@@ -63,7 +65,7 @@ def request_families(requests: RequestCounters, slices: Slices) -> Iterator[Metr
         ),
         (
             ({"api": api, "phase": phase}, getattr(counters, phase).counts)
-            for api, counters in found
+            for api, counters in counted
             for phase in slices.each(PHASES)
         ),
     )

@@ -26,18 +26,18 @@ class TransactionsAtOnce(NamedTuple):
     states: Mapping[str, int]
     open_count: int
     open_since_ms: int | None
-    left_out: int
+    unread: int
 
 
 def read_transactions(coordinators: Sequence[Coordinator], slices: Slices) -> TransactionsAtOnce:
     states: Counter[str] = Counter()
     started: list[int] = []
-    left, count = IDS_MAX, 0
+    remaining, count = IDS_MAX, 0
     for coordinator in coordinators:
         ids = coordinator.ids()
         count += len(ids)
-        for transactional_id in slices.each(islice(ids, max(left, 0))):
-            left -= 1
+        for transactional_id in slices.each(islice(ids, max(remaining, 0))):
+            remaining -= 1
             try:
                 summary = coordinator.summary(transactional_id)
             except InvalidProducerIdMappingError:  # it has just expired
@@ -48,9 +48,9 @@ def read_transactions(coordinators: Sequence[Coordinator], slices: Slices) -> Tr
     return TransactionsAtOnce(states, len(started), min(started, default=None), max(0, count - IDS_MAX))
 
 
-def transaction_families(found: TransactionsAtOnce, now_ms: int) -> Iterator[Metric]:
+def transaction_families(transactions: TransactionsAtOnce, now_ms: int) -> Iterator[Metric]:
     described = MetricInfo("sparklog_transactional_ids", "Transactional ids and applications, by state.")
-    yield gauge(described, [({"state": state}, count) for state, count in sorted(found.states.items())])
-    yield one_gauge("sparklog_open_transactions", "Open transactions.", found.open_count)
-    age_ms = 0 if found.open_since_ms is None else max(0, now_ms - found.open_since_ms)
+    yield gauge(described, [({"state": state}, count) for state, count in sorted(transactions.states.items())])
+    yield one_gauge("sparklog_open_transactions", "Open transactions.", transactions.open_count)
+    age_ms = 0 if transactions.open_since_ms is None else max(0, now_ms - transactions.open_since_ms)
     yield one_gauge("sparklog_open_transaction_age_seconds_max", "Age of the oldest open transaction.", age_ms / 1000)

@@ -209,7 +209,7 @@ class Connection:
         return HalfRequest(frame.received, frame.reserved, frame.begun_s, self._progress_at)
 
     @property
-    def is_known(self) -> bool:
+    def is_identified(self) -> bool:
         """True if the peer's principal is known."""
         return self.authentication is None or self.authentication.principal is not None
 
@@ -313,7 +313,7 @@ class Connection:
         return True
 
     def _frame_bytes_max(self) -> int:
-        return self._limits.frame_bytes_max if self.is_known else self._limits.unknown_frame_bytes_max
+        return self._limits.frame_bytes_max if self.is_identified else self._limits.unknown_frame_bytes_max
 
     def _grow(self, frame: _Frame) -> bool:
         """Reserve memory for more bytes of `frame`. If there is not enough, return False, and stop reading until memory

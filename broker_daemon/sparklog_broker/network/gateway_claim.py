@@ -29,7 +29,7 @@ class Claimant(Protocol):
     def state(self) -> State: ...
 
     @property
-    def is_known(self) -> bool:
+    def is_identified(self) -> bool:
         """True if the client has authenticated, or need not."""
 
 
@@ -61,7 +61,7 @@ class GatewayClaim:
                 "broker. Two gateways would assign the partitions of a group twice. Stop one of them, or start it "
                 "for another broker"
             )
-        if not connection.is_known:  # a client that cannot authenticate must not keep other gateways away
+        if not connection.is_identified:  # a client that cannot authenticate must not keep other gateways away
             return
         if len(self._connections) >= self._prune_at:
             self._has_open()

@@ -27,11 +27,11 @@ def bind(host: str, port: int, setting: str = LISTEN) -> socket.socket:
     ListenError: The address is unknown, in use, or not permitted."""
     where = format_address(host, port)
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (socket.gaierror, UnicodeError) as e:
         raise ListenError(f"cannot listen on {where}: host name {host!r} cannot be resolved; use {setting}") from e
     # A name may have IPv4 and IPv6 addresses: prefer IPv4, which clients of `localhost` always try.
-    family, kind, protocol, _, address = min(found, key=lambda f: f[0] != socket.AF_INET)
+    family, kind, protocol, _, address = min(addresses, key=lambda f: f[0] != socket.AF_INET)
     sock = socket.socket(family, kind, protocol)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -123,9 +123,9 @@ class _Turn:
     async def collect(self, parts: Iterable[bytes], size_bytes: int) -> list[bytes] | None:
         """Return `parts` as a list; None if they exceed the limit together with the `size_bytes` of the reply so far.
         Pauses when the slice of the loop's time is used up."""
-        found: list[bytes] = []
+        collected: list[bytes] = []
         for part in parts:
-            found.append(part)
+            collected.append(part)
             size_bytes += len(part)
             if size_bytes > self._of.limit_bytes:
                 return None
@@ -134,7 +134,7 @@ class _Turn:
                 await self._wait_until_alone()
             if self._count % ITEMS_PER_LOOK == 0 and self._of._pace.due():
                 await self._of._pace.pause()
-        return found
+        return collected
 
     async def _wait_until_alone(self) -> None:
         await self._of._one_at_a_time.acquire()

@@ -66,7 +66,7 @@ class OutQueue:
         self._sent = self.held_bytes = self.held_files = 0
 
     @property
-    def left_bytes(self) -> int:
+    def remaining_bytes(self) -> int:
         """Number of unsent bytes in all parts."""
         return sum(len(p) if isinstance(p, _BYTES) else p.length_bytes for p in self._parts) - self._sent
 
@@ -77,12 +77,12 @@ class OutQueue:
         while self._parts and total < WRITE_BYTES_PER_EVENT:
             part = self._parts[0]
             size = len(part) if isinstance(part, _BYTES) else part.length_bytes
-            asked = min(size - self._sent, WRITE_BYTES_PER_EVENT - total)
+            offered = min(size - self._sent, WRITE_BYTES_PER_EVENT - total)
             try:
-                count = write_some(part, self._sent, asked, len(self._parts) == 1)
+                count = write_some(part, self._sent, offered, len(self._parts) == 1)
             except (BlockingIOError, InterruptedError):
                 break
-            if count == 0 < asked:
+            if count == 0 < offered:
                 raise ShortFileError
             total += count
             self._sent += count
@@ -94,7 +94,7 @@ class OutQueue:
                 else:
                     self.held_files -= 1
                     part.release()
-            elif count < asked:  # the socket is full
+            elif count < offered:  # the socket is full
                 break
         return total
 

@@ -30,10 +30,10 @@ async def read_preamble(loop: asyncio.AbstractEventLoop, sock: socket.socket) ->
 
 
 async def _exactly(loop: asyncio.AbstractEventLoop, sock: socket.socket, size: int) -> bytes:
-    found = b""
-    while len(found) < size:
-        part = await loop.sock_recv(sock, size - len(found))
+    data = b""
+    while len(data) < size:
+        part = await loop.sock_recv(sock, size - len(data))
         if not part:
             raise InvalidRequestError("the connection ended inside the preamble")
-        found += part
-    return found
+        data += part
+    return data

@@ -42,10 +42,10 @@ class ReceiveBuffers:
             except MemoryError:
                 self._free, self.kept_bytes = [], 0  # the kept buffers may hold the missing memory
                 return np.empty(rounded, np.uint8)
-        found = min(fitting, key=len)
-        self._free = [b for b in self._free if b is not found]
-        self.kept_bytes -= len(found)
-        return found
+        buffer = min(fitting, key=len)
+        self._free = [b for b in self._free if b is not buffer]
+        self.kept_bytes -= len(buffer)
+        return buffer
 
     def give_back(self, buffer: np.ndarray) -> None:
         """Keep `buffer` for later requests, unless it is small, enough are kept, or a view or reference is left."""

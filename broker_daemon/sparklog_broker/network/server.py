@@ -98,7 +98,7 @@ class Server:
         self._greet = greet
         self._loop = loop
         self._answer = answer
-        self._connections_wanted = config.max_connections
+        self._connections_max = config.max_connections
         self._descriptors = descriptors.of_process(config)
         self._budget = budget
         self._requests = requests
@@ -140,7 +140,7 @@ class Server:
         self._limits.read_timeout_s = config.request_read_timeout_ms / 1000
         self._limits.idle_timeout_s = config.connections_max_idle_ms / 1000
         self._limits.write_timeout_s = config.response_write_timeout_ms / 1000
-        self._connections_wanted = config.max_connections
+        self._connections_max = config.max_connections
         self._descriptors = descriptors.of_process(config)
         self._sweep_s = self._sweep_pause_s()
         if self._sweep is not None:  # the next sweep was scheduled by the old timeouts
@@ -183,10 +183,10 @@ class Server:
             self._descriptors.connections,
             self._descriptors.files,
         )
-        if self._descriptors.connections < self._connections_wanted:
+        if self._descriptors.connections < self._connections_max:
             log.warning(
                 "max.connections = %d, but the limit of open files (`ulimit -n`) leaves room for %d: raise it",
-                self._connections_wanted,
+                self._connections_max,
                 self._descriptors.connections,
             )
         self._check_deadlines()
@@ -295,10 +295,10 @@ class Server:
         self._strangers[stranger] = host
         if len(self._strangers) <= self._strangers_max:
             return
-        for known in [
-            c for c in self._strangers if isinstance(c, Connection) and (c.is_known or c not in self._connections)
+        for former in [
+            c for c in self._strangers if isinstance(c, Connection) and (c.is_identified or c not in self._connections)
         ]:
-            del self._strangers[known]
+            del self._strangers[former]
         while len(self._strangers) > self._strangers_max:
             oldest = next(iter(self._strangers))
             self._strangers.pop(oldest)
@@ -344,7 +344,7 @@ class Server:
                 log.exception("connection of %s closed: the handshake failed", connection.peer_name)
                 connection.close()
                 return
-            if not connection.is_known:
+            if not connection.is_identified:
                 self._note_stranger(connection, connection.peer_host)
             return
         self.refused_count += 1

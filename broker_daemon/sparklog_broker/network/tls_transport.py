@@ -81,7 +81,7 @@ class TlsTransport:
         if self._thread_works:
             self._write_waits = True
             raise BlockingIOError
-        if queue.left_bytes < OFF_LOOP_BYTES:
+        if queue.remaining_bytes < OFF_LOOP_BYTES:
             return queue.write(self._write_some)
         self._on_thread(partial(queue.write, self._write_some), is_read=False)
         raise BlockingIOError

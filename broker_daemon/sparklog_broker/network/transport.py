@@ -29,9 +29,9 @@ class SocketEvents:
         self._pending = pending
         self._is_held = False
         self._looks_again = False
-        self._readable: Callable[[], None] = _nothing
-        self._on_readable: Callable[[], None] = _nothing
-        self._on_writable: Callable[[], None] = _nothing
+        self._readable: Callable[[], None] = _no_action
+        self._on_readable: Callable[[], None] = _no_action
+        self._on_writable: Callable[[], None] = _no_action
 
     def start(self, on_readable: Callable[[], None], on_writable: Callable[[], None]) -> None:
         """Set the functions to call. No event is reported before `resume_reading` or `resume_writing`."""
@@ -156,5 +156,5 @@ def prepare(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _nothing() -> None:
+def _no_action() -> None:
     """Ignore an event that is reported before `start`."""

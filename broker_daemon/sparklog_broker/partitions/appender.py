@@ -86,16 +86,16 @@ class Appender:
             by_thread.setdefault(write.partition.thread, []).append((i, write))
         outcomes: Outcomes = [StorageError("not appended")] * len(writes)
         done = self._loop.create_future()
-        left = len(by_thread)
+        remaining = len(by_thread)
 
         def deliver(group: _Numbered, results: Outcomes, _: Exception | None = None) -> None:
-            nonlocal left
-            left -= 1
+            nonlocal remaining
+            remaining -= 1
             for (i, write), outcome in zip(group, results, strict=True):
                 write.partition.appends_pending -= 1
                 outcomes[i] = outcome
                 _after_append(write.partition, outcome)
-            if not left and not done.done():
+            if not remaining and not done.done():
                 done.set_result(None)
 
         for thread, group in by_thread.items():
@@ -109,7 +109,7 @@ class Appender:
                 self.note_inline_append(started_at)
             else:
                 self._io.submit(thread, partial(_run_each, group), partial(deliver, group), partial(_sync, group))
-        if left:
+        if remaining:
             await done
         if replicated_within_ms is not None:
             began_s = self._loop.time()

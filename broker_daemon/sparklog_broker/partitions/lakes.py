@@ -50,21 +50,21 @@ class Lakes:
         if topic is None or topic.topic_id != request.topic_id:
             raise UnknownTopicOrPartitionError(f"topic {request.topic!r} with id {request.topic_id!r} does not exist")
         now_ms = self._now_ms()
-        known = self._reports.get(request.topic)
-        if known is None or known.topic_id != request.topic_id:
-            known = self._reports[request.topic] = LakeReport(request.topic_id, {}, 0, -1, -1, 0, "", now_ms, now_ms)
+        report = self._reports.get(request.topic)
+        if report is None or report.topic_id != request.topic_id:
+            report = self._reports[request.topic] = LakeReport(request.topic_id, {}, 0, -1, -1, 0, "", now_ms, now_ms)
         for offset in request.offsets:
             partition = self._partitions.find(TopicPartition(request.topic, offset.partition))
             log = None if partition is None else partition.open_log
             if log is None or offset.next_offset < 0:
                 continue
             log.retention.note_lake_offset(offset.next_offset)
-            known.next_offsets[offset.partition] = offset.next_offset
-        known.as_of_ms = max(known.as_of_ms, request.as_of_ms)
-        known.last_commit_ms = max(known.last_commit_ms, request.last_commit_ms)
-        known.version = request.version if request.version >= 0 else known.version
-        known.files = request.files if request.files >= 0 else known.files
-        known.error, known.reported_ms = request.error, now_ms
+            report.next_offsets[offset.partition] = offset.next_offset
+        report.as_of_ms = max(report.as_of_ms, request.as_of_ms)
+        report.last_commit_ms = max(report.last_commit_ms, request.last_commit_ms)
+        report.version = request.version if request.version >= 0 else report.version
+        report.files = request.files if request.files >= 0 else report.files
+        report.error, report.reported_ms = request.error, now_ms
 
     def reports(self) -> dict[str, LakeReport]:
         """Return the reports about existing topics, by name. Callable on any thread."""
@@ -76,7 +76,7 @@ class Lakes:
 
     def states(self, topics: list[str]) -> list[LakeState]:
         """Return the reports about `topics` as messages."""
-        found = self.reports()
+        reports = self.reports()
         return [
             LakeState(
                 name,
@@ -89,5 +89,5 @@ class Lakes:
                 report.reported_ms,
             )
             for name in dict.fromkeys(topics)
-            if (report := found.get(name)) is not None
+            if (report := reports.get(name)) is not None
         ]

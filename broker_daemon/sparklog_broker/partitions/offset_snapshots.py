@@ -63,8 +63,8 @@ class OffsetSnapshots:
         if task.cancelled() or task.exception() is not None:
             return
         own = self._by_owner.setdefault(owner, OrderedDict())
-        found = own[name] = task.result()
-        self._partitions[owner] += max(1, len(found))
+        snapshot = own[name] = task.result()
+        self._partitions[owner] += max(1, len(snapshot))
         while self._partitions.total() > self._partitions_max and self._forget_one(but_for=own):
             pass
 

@@ -39,27 +39,27 @@ class Partitions:
     def get(self, topic: str, number: int) -> Partition:
         """Return a partition that this broker leads. Raises UnknownTopicOrPartitionError, NotLeaderError, and the
         errors of `Partition.check_offline`."""
-        found = self._existing(topic, number)
-        found.check_offline()
-        found.replicas.check_leads()
-        return found
+        partition = self._existing(topic, number)
+        partition.check_offline()
+        partition.replicas.check_leads()
+        return partition
 
     def readable(self, topic: str, number: int) -> Partition:
         """Return a partition that this broker leads or follows. Raises the errors of `get`."""
-        found = self._existing(topic, number)
-        found.check_offline()
-        found.replicas.check_follows()
-        return found
+        partition = self._existing(topic, number)
+        partition.check_offline()
+        partition.replicas.check_follows()
+        return partition
 
     def _existing(self, topic: str, number: int) -> Partition:
-        found = self._partitions.get((topic, number))
-        if found is not None:
-            return found
-        known = self.topics.get(topic)
-        if known is None:
+        partition = self._partitions.get((topic, number))
+        if partition is not None:
+            return partition
+        topic_info = self.topics.get(topic)
+        if topic_info is None:
             raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist; create it first")
         raise UnknownTopicOrPartitionError(
-            f"topic {topic!r} has partitions 0 to {known.partitions - 1}, and no partition {number}"
+            f"topic {topic!r} has partitions 0 to {topic_info.partitions - 1}, and no partition {number}"
         )
 
     def find(self, tp: TopicPartition) -> Partition | None:
@@ -87,11 +87,13 @@ class Partitions:
     def of(self, topics: Iterable[str], keys: Iterable[TopicPartition]) -> list[Partition]:
         """Return the partitions of `topics` and the partitions in `keys`, each once. Unknown partitions are left
         out."""
-        wanted = dict.fromkeys(keys)
+        selected = dict.fromkeys(keys)
         for topic in topics:
-            known = self.topics.get(topic)
-            wanted |= {TopicPartition(topic, n): None for n in range(known.partitions if known is not None else 0)}
-        return [found for key in wanted if (found := self._partitions.get(key)) is not None]
+            topic_info = self.topics.get(topic)
+            selected |= {
+                TopicPartition(topic, n): None for n in range(topic_info.partitions if topic_info is not None else 0)
+            }
+        return [partition for key in selected if (partition := self._partitions.get(key)) is not None]
 
     def schema_bytes(self, topic: Topic) -> list[tuple[int, bytes]]:
         """Return (schema id, Arrow IPC schema message) of the topic's schemas, the newest last."""

@@ -37,12 +37,12 @@ class TopicOwners:
         if not user:
             yield
             return
-        there = self.owned(user)
+        present = self.owned(user)
         check_topics(
             self._quotas(),
             user,
-            there[0] + self._coming_topics[user] + topics,
-            there[1] + self._coming_partitions[user] + partitions,
+            present[0] + self._coming_topics[user] + topics,
+            present[1] + self._coming_partitions[user] + partitions,
         )
         self._coming_topics[user] += topics
         self._coming_partitions[user] += partitions

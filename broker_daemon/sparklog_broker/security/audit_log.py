@@ -45,7 +45,7 @@ class AuditLog:
         self._limiter = AuditLimiter()
         self._thread = environment.executors.pool("audit", 1)
         self._waiting = 0
-        self._left_out = 0
+        self._unwritten = 0
 
     @classmethod
     def of(cls, config: BrokerConfig, environment: Environment, loop: asyncio.AbstractEventLoop) -> AuditLog | None:
@@ -106,14 +106,14 @@ class AuditLog:
 
     def note(self, event: AuditEvent) -> None:
         """Write the event's line, unless its source has exceeded its rate, or too many lines wait to be written."""
-        left_out = self._limiter.admit(event)
-        if left_out is None:
+        suppressed = self._limiter.admit(event)
+        if suppressed is None:
             return
         if self._waiting >= WAITING_MAX:
-            self._left_out += 1
+            self._unwritten += 1
             return
-        line = audit_line(event, (), left_out + self._left_out)
-        self._left_out = 0
+        line = audit_line(event, (), suppressed + self._unwritten)
+        self._unwritten = 0
         self._waiting += 1
         self._loop.run_in_executor(self._thread, self._file.append, line.encode()).add_done_callback(self._written)
 

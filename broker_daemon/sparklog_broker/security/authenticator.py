@@ -239,9 +239,9 @@ class Authenticator:
             timer.cancel()
         deadline_ms = authentication.deadline_ms
         if deadline_ms is not None:
-            left_s = max(deadline_ms - self._clock.now_ms(), 0) / 1000 + _LOOK_AGAIN_S
+            remaining_s = max(deadline_ms - self._clock.now_ms(), 0) / 1000 + _LOOK_AGAIN_S
             self._timers[connection] = self._loop.call_later(
-                left_s, self._look, weakref.ref(connection), authentication
+                remaining_s, self._look, weakref.ref(connection), authentication
             )
 
     def _look(self, reference: weakref.ref[Connection], authentication: Authentication) -> None:

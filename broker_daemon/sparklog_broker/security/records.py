@@ -33,8 +33,8 @@ class SecurityRecords:
     def watch(self, kind: RecordKind, watcher: Watcher) -> None:
         """Call `watcher` now if there are records of `kind`, and with each later change before `change` returns."""
         self._watchers.append((kind, watcher))
-        if there := self.of_kind(kind):
-            self._notify(watcher, kind, there)
+        if present := self.of_kind(kind):
+            self._notify(watcher, kind, present)
 
     def follow(self, records: Records) -> None:
         """Apply the records of a new image."""

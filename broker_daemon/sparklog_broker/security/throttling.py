@@ -88,11 +88,11 @@ class Throttling:
     def fitted(self, request: Message, begun: TimedRequest) -> tuple[Message, TimedRequest]:
         """Return the request within the limits of its quotas, which is handled in place of the original."""
         if isinstance(request, FetchRequest):
-            who = (begun.user, begun.client_id)
-            debt_ms = self._throttles.debt_ms(QuotaKey.CONSUMER_BYTE_RATE, *who, self._now_ms())
+            names = (begun.user, begun.client_id)
+            debt_ms = self._throttles.debt_ms(QuotaKey.CONSUMER_BYTE_RATE, *names, self._now_ms())
             if debt_ms:
                 return structs.replace(request, max_bytes=0, max_wait_ms=0), begun._replace(debt_ms=debt_ms)
-            most = self._throttles.fetch_bytes_max(*who)
+            most = self._throttles.fetch_bytes_max(*names)
             if most < request.max_bytes:
                 return structs.replace(request, max_bytes=int(most)), begun
         return request, begun
@@ -103,7 +103,7 @@ class Throttling:
         request: Message | None,
         answer: Message | None,
         taken_bytes: int,
-        given_bytes: int,
+        sent_bytes: int,
         wait_s: float,
     ) -> int:
         """Charge a request. Returns the time in ms for which its connection is muted, 0 for none, and sets it in the
@@ -111,14 +111,14 @@ class Throttling:
 
         `request` is None if it could not be decoded; `answer` is None if the request failed or has no answer.
         """
-        now_ms, who = self._now_ms(), (begun.user, begun.client_id)
+        now_ms, names = self._now_ms(), (begun.user, begun.client_id)
         costs: dict[QuotaKey, float] = {}
         if isinstance(request, ProduceRequest):
             costs[QuotaKey.PRODUCER_BYTE_RATE] = taken_bytes
         elif isinstance(request, FetchRequest) and not begun.debt_ms:
-            costs[QuotaKey.CONSUMER_BYTE_RATE] = given_bytes
+            costs[QuotaKey.CONSUMER_BYTE_RATE] = sent_bytes
         costs[QuotaKey.REQUEST_PERCENTAGE] = max(0.0, self._monotonic_s() - begun.begun_s - wait_s) * 1_000
-        waits = {key: self._throttles.charge(key, *who, cost, now_ms) for key, cost in costs.items()}
+        waits = {key: self._throttles.charge(key, *names, cost, now_ms) for key, cost in costs.items()}
         if begun.debt_ms:
             waits[QuotaKey.CONSUMER_BYTE_RATE] = begun.debt_ms
         key, throttle_ms = max(waits.items(), key=lambda item: item[1])

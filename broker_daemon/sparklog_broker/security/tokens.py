@@ -77,15 +77,15 @@ class TokenKeys:
         """
         if self._verifier is None:
             self._wait_for(self._first_read())
-        known = self._verifier
-        if known is None:
+        verifier = self._verifier
+        if verifier is None:
             raise SaslAuthenticationFailedError("no keys are loaded yet")
         try:
-            return known.verify(token, now_ms)
+            return verifier.verify(token, now_ms)
         except UnknownKeyError:
             self._wait_for(self._reread_if_allowed())
             newer = self._verifier
-            if newer is None or newer is known:
+            if newer is None or newer is verifier:
                 raise
         return newer.verify(token, now_ms)
 

@@ -73,11 +73,11 @@ class Users:
 
     def unknown(self, mechanism: str) -> UnknownUsers:
         """Return made-up credentials for names without a user of the mechanism."""
-        found = self._unknown.get(mechanism)
-        if found is None:
-            known = (c[mechanism] for c in self._users.values() if mechanism in c)
-            found = self._unknown[mechanism] = UnknownUsers(mechanism, self.secret, known)
-        return found
+        users = self._unknown.get(mechanism)
+        if users is None:
+            credentials = (c[mechanism] for c in self._users.values() if mechanism in c)
+            users = self._unknown[mechanism] = UnknownUsers(mechanism, self.secret, credentials)
+        return users
 
     def knows(self, name: str) -> bool:
         return name in self._users

@@ -97,9 +97,9 @@ def add_client(bundle: Bundle, settings: Iterable[tuple[str, str]]) -> None:
     bundle.add_json("settings/client.json", dict(settings))
 
 
-def add_config(bundle: Bundle, given: Mapping[str, object]) -> None:
-    """Add the settings of a broker's configuration file. `given` is `BrokerConfig.given`, in which secrets are None."""
-    bundle.add_json("settings/file.json", {name: _shown(value) for name, value in given.items()})
+def add_config(bundle: Bundle, configured: Mapping[str, object]) -> None:
+    """Add the settings of a broker's configuration file, `BrokerConfig.configured`, in which secrets are None."""
+    bundle.add_json("settings/file.json", {name: _shown(value) for name, value in configured.items()})
 
 
 def add_brokers(bundle: Bundle, admin: Admin) -> list[str]:

@@ -72,7 +72,7 @@ def _fill(bundle: Bundle, sources: Sources, config: BrokerConfig | None, environ
     if sources.settings is not None:
         parts.add_client(bundle, sources.settings.items())
     if config is not None:
-        parts.add_config(bundle, config.given)
+        parts.add_config(bundle, config.configured)
         if config.metrics_listen:
             urls.append(parts.metrics_url(config.metrics_listen, "127.0.0.1"))
     cluster = sources.facts.cluster

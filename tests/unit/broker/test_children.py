@@ -45,8 +45,8 @@ def test_lines_beyond_the_rate_are_counted_and_dropped() -> None:
     limit = LineLimit(lines_per_s=2, burst=3)
     assert [limit.admit(0.0).is_written for _ in range(5)] == [True, True, True, False, False]
     admitted = limit.admit(0.5)
-    assert (admitted.is_written, admitted.left_out) == (True, 2)
-    assert limit.admit(1.0).left_out == 0
+    assert (admitted.is_written, admitted.suppressed) == (True, 2)
+    assert limit.admit(1.0).suppressed == 0
 
 
 def run(program: str, body: Callable[[Child], Awaitable[None]]) -> list[str]:

@@ -10,9 +10,9 @@ from sparklog.errors import PolicyViolationError
 
 
 class Connection:
-    def __init__(self, gateway: str, *, is_known: bool = True) -> None:
+    def __init__(self, gateway: str, *, is_identified: bool = True) -> None:
         self.gateway = gateway
-        self.is_known = is_known
+        self.is_identified = is_identified
         self.state = State.OPEN
 
 
@@ -36,11 +36,11 @@ def test_the_gateway_with_open_connections_has_the_claim() -> None:
 
 def test_unauthenticated_connections_cannot_claim() -> None:
     claim = GatewayClaim()
-    stranger = Connection("a", is_known=False)
+    stranger = Connection("a", is_identified=False)
     claim.check(stranger)
     client = Connection("b")
     claim.check(client)
-    stranger.is_known = True
+    stranger.is_identified = True
     with pytest.raises(PolicyViolationError):
         claim.check(stranger)
 

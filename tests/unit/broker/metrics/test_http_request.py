@@ -7,7 +7,7 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sparklog_broker.metrics.exposition import Exposition, wanted_by
+from sparklog_broker.metrics.exposition import Exposition, accepted_by
 from sparklog_broker.metrics.http_request import HEADERS_MAX, Refusal, Request, parse
 
 
@@ -69,4 +69,4 @@ def test_any_bytes_are_a_request_or_refused(head: bytes) -> None:
     ],
 )
 def test_the_requested_form(accept: str, exposition: Exposition) -> None:
-    assert wanted_by(accept) is exposition
+    assert accepted_by(accept) is exposition

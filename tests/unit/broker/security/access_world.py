@@ -55,7 +55,7 @@ class Connected:
         self.local_address = (local_host, 9292)
         self.principal = principal
         self.authentication = None
-        self.is_known = True
+        self.is_identified = True
         self.local_socket = "sparklog-123"
         self.times = RequestTimes()
         self.listener = "CLIENTS"
