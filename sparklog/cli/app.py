@@ -103,8 +103,8 @@ secure_commands(app)
 _debug = False
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(is_requested: bool) -> None:
+    if is_requested:
         from sparklog.version import __version__
 
         print(f"sparklog {__version__}")
@@ -145,10 +145,10 @@ def _command() -> Any:
 def run_app(arguments: Sequence[str] | None = None) -> int:
     """Run a command line. `arguments`: the words after `sparklog` on the command line; None reads `sys.argv`. Returns
     the exit code."""
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
     join_bash_words(os.environ)
     try:
-        _command()(given, prog_name="sparklog")
+        _command()(words, prog_name="sparklog")
     except SystemExit as e:
         # typer turns a broken pipe and an interrupt into exit status 1
         if isinstance(e.__context__, BrokenPipeError):
@@ -163,15 +163,15 @@ def run_app(arguments: Sequence[str] | None = None) -> int:
     except SparklogError as e:
         if _debug:
             raise
-        if isinstance(e.__context__, UnicodeEncodeError) and any(map(_has_raw_bytes, given)):
-            return _report_encoding(e.__context__, given)
+        if isinstance(e.__context__, UnicodeEncodeError) and any(map(_has_raw_bytes, words)):
+            return _report_encoding(e.__context__, words)
         notes: list[str] = getattr(e, "__notes__", [])
-        report(e.name, "; ".join([str(e), *notes]), next_step(e, _command_words(given)))
+        report(e.name, "; ".join([str(e), *notes]), next_step(e, _command_words(words)))
         return EXIT_FAILED
     except UnicodeEncodeError as e:
         if _debug:
             raise
-        return _report_encoding(e, given)
+        return _report_encoding(e, words)
     except OSError as e:
         if _debug:
             raise
@@ -195,20 +195,20 @@ def _command_words(arguments: Sequence[str]) -> str:
 
 
 def _report_encoding(error: UnicodeEncodeError, arguments: Sequence[str]) -> int:
-    is_given = any(map(_has_raw_bytes, arguments))
-    report("error", f"{'an argument' if is_given else 'a text'} is not UTF-8: {error.object!r}")
-    return EXIT_USAGE if is_given else EXIT_FAILED
+    is_argument = any(map(_has_raw_bytes, arguments))
+    report("error", f"{'an argument' if is_argument else 'a text'} is not UTF-8: {error.object!r}")
+    return EXIT_USAGE if is_argument else EXIT_FAILED
 
 
 def _report_failure(error: OSError) -> int:
     """Print an OSError with its file name, if it has one. Without a file name, the error numbers _WRITE_ERRNOS are
     reported as errors of standard output."""
-    what = error.strerror or str(error) or type(error).__name__
+    fault = error.strerror or str(error) or type(error).__name__
     if isinstance(error.filename, (str, bytes)):
-        what = f"{what}: {os.fsdecode(error.filename)}"
+        fault = f"{fault}: {os.fsdecode(error.filename)}"
     elif error.errno in _WRITE_ERRNOS:
-        what = f"standard output cannot be written: {what}"
-    report("error", what)
+        fault = f"standard output cannot be written: {fault}"
+    report("error", fault)
     try:
         sys.stdout.flush()
     except OSError:

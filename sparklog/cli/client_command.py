@@ -67,12 +67,12 @@ def default_address(ctx: Any) -> str | None:
     """Return the brokers' addresses from the first source that has them: `--bootstrap-servers`, the profile, the
     environment variable, the settings file, the default.
     """
-    given: str | None = ctx.params[BOOTSTRAP_PARAMETER]
+    address: str | None = ctx.params[BOOTSTRAP_PARAMETER]
     source = ctx.get_parameter_source(BOOTSTRAP_PARAMETER)
     weaker = ("DEFAULT", "DEFAULT_MAP") if _profile is None else ("DEFAULT", "DEFAULT_MAP", "ENVIRONMENT")
     if _file is not None and _file.bootstrap_servers and getattr(source, "name", "") in weaker:
         return _file.bootstrap_servers
-    return given
+    return address
 
 
 class CommandGroup(TyperGroup):
@@ -107,8 +107,8 @@ class ClientCommand(TyperCommand):
         except Exception as e:
             if not hasattr(e, "option_name"):  # typer's own copy of click does not export NoSuchOption
                 raise
-            known = [name for parameter in self.params for name in parameter.opts]
-            meant = meant_for(ctx.command_path.partition(" ")[2], e.option_name, known)
+            names = [name for parameter in self.params for name in parameter.opts]
+            meant = meant_for(ctx.command_path.partition(" ")[2], e.option_name, names)
             if not meant:
                 raise
             raise typer.BadParameter(f"no option {e.option_name}: {meant}", ctx) from None

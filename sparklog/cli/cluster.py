@@ -139,9 +139,9 @@ def restore_metadata(
     from sparklog.environment.files import RealFiles
     from sparklog.replication.restoration import changes_of
 
-    given = load_config(config, data_dir=str(data_dir[0]), zookeeper_connect=zookeeper)
+    broker_config = load_config(config, data_dir=str(data_dir[0]), zookeeper_connect=zookeeper)
     copy = restoration.newest_copy(RealFiles(), data_dir)
-    coordination = _connect(given, zookeeper)
+    coordination = _connect(broker_config, zookeeper)
     try:
         done = restoration.write_back(coordination, copy) if yes else restoration.plan(coordination, copy)
     finally:
@@ -165,7 +165,7 @@ def restore_metadata(
         raise typer.Exit(1)
 
 
-def _connect(given: Any, zookeeper: str) -> Any:
+def _connect(broker_config: Any, zookeeper: str) -> Any:
     """Connect to ZooKeeper with the login, ACL and TLS settings of a broker. Raises StorageUnavailableError."""
     from sparklog.errors import StorageUnavailableError
     from sparklog.metadata.coordination import CoordinationError
@@ -174,9 +174,9 @@ def _connect(given: Any, zookeeper: str) -> Any:
     try:
         return ZooKeeper.connect(
             zookeeper,
-            login=given.security.zookeeper_login,
-            set_acl=bool(given.security.settings["zookeeper.set.acl"]),
-            tls=given.security.zookeeper_tls,
+            login=broker_config.security.zookeeper_login,
+            set_acl=bool(broker_config.security.settings["zookeeper.set.acl"]),
+            tls=broker_config.security.zookeeper_tls,
         )
     except CoordinationError as e:
         raise StorageUnavailableError(str(e)) from e
@@ -192,9 +192,9 @@ def describe(
     from sparklog.cli.cluster_summary import summarize
 
     with open_admin(bootstrap_servers) as admin:
-        found = admin.describe_cluster()
+        cluster = admin.describe_cluster()
         topics = admin.describe_topics(admin.list_topics(include_internal=True))
-    summary = summarize(found, topics.values())
+    summary = summarize(cluster, topics.values())
     if as_json:
         print(json.dumps(summary))
     else:

@@ -19,7 +19,7 @@ def summarize(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -
     leads: Counter[int] = Counter()
     replicas: Counter[int] = Counter()
     in_sync: Counter[int] = Counter()
-    found: dict[str, list[str]] = {
+    by_state: dict[str, list[str]] = {
         name: [] for name in ("offline", "under_min_insync", "under_replicated", "not_preferred", "reassigning")
     }
     counts = Counter[str]()
@@ -32,17 +32,17 @@ def summarize(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -
             leads[p.leader] += 1
             replicas.update(p.replicas)
             in_sync.update(p.isr)
-            wanted = [r for r in p.replicas if r not in p.adding]
+            targets = [r for r in p.replicas if r not in p.adding]
             if p.leader < 0 or p.error_code:
-                found["offline"].append(name)
-            elif len(p.isr) < min(min_insync, len(wanted)):
-                found["under_min_insync"].append(name)
-            if not set(wanted) <= set(p.isr):
-                found["under_replicated"].append(name)
+                by_state["offline"].append(name)
+            elif len(p.isr) < min(min_insync, len(targets)):
+                by_state["under_min_insync"].append(name)
+            if not set(targets) <= set(p.isr):
+                by_state["under_replicated"].append(name)
             if p.adding or p.removing:
-                found["reassigning"].append(name)
+                by_state["reassigning"].append(name)
             elif p.leader >= 0 and p.replicas and p.leader != p.replicas[0]:
-                found["not_preferred"].append(name)
+                by_state["not_preferred"].append(name)
     brokers = [
         {
             "broker_id": b.broker_id,
@@ -60,17 +60,17 @@ def summarize(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -
     for broker in brokers:
         broker_id = int(str(broker["broker_id"]))
         broker |= {"leads": leads[broker_id], "replicas": replicas[broker_id], "in_sync": in_sync[broker_id]}
-    there = [b.broker_id for b in cluster.brokers]
+    present = [b.broker_id for b in cluster.brokers]
     return {
         "cluster_id": cluster.cluster_id,
         "controller": cluster.controller_id,
         "brokers": brokers,
         **{name: counts[name] for name in ("topics", "partitions")},
-        **found,
+        **by_state,
         "throttle_bytes": cluster.throttle_bytes,
-        "leader_skew": _skew([leads[i] for i in there]),
-        "replica_skew": _skew([replicas[i] for i in there]),
-        "problems": _problems(cluster, found, [i for i in cluster.missing if replicas[i]]),
+        "leader_skew": _skew([leads[i] for i in present]),
+        "replica_skew": _skew([replicas[i] for i in present]),
+        "problems": _problems(cluster, by_state, [i for i in cluster.missing if replicas[i]]),
     }
 
 
@@ -79,15 +79,15 @@ def _skew(loads: list[int]) -> float:
     return max(loads) * len(loads) / sum(loads) if sum(loads) else 1.0
 
 
-def _problems(cluster: ClusterDescription, found: dict[str, list[str]], missing: list[int]) -> list[str]:
+def _problems(cluster: ClusterDescription, by_state: dict[str, list[str]], missing: list[int]) -> list[str]:
     problems = []
     if cluster.controller_id < 0:
         problems.append("no controller: is ZooKeeper running, and can the brokers reach it?")
     problems += [f"broker {i} is down, and has replicas: start it, or decommission it" for i in missing]
-    told = {
+    texts = {
         "offline": "offline: without a leader, their records can neither be read nor written",
         "under_min_insync": "below min.insync.replicas: acks=all is refused",
         "under_replicated": "under-replicated: another failure can make them unavailable",
     }
-    problems += [f"{len(found[name])} partitions are {text}" for name, text in told.items() if found[name]]
+    problems += [f"{len(by_state[name])} partitions are {text}" for name, text in texts.items() if by_state[name]]
     return problems

@@ -31,8 +31,8 @@ Offers = list[tuple[str, str]]
 
 def topics(ctx: typer.Context, incomplete: str) -> Offers:
     """Return the names of topics; internal topics only if the typed text begins with an underscore."""
-    found = _ask(ctx, lambda admin: admin.list_topics(include_internal=incomplete.startswith("_")))
-    return _offers(found, incomplete)
+    names = _ask(ctx, lambda admin: admin.list_topics(include_internal=incomplete.startswith("_")))
+    return _offers(names, incomplete)
 
 
 def groups(ctx: typer.Context, incomplete: str) -> Offers:
@@ -42,8 +42,8 @@ def groups(ctx: typer.Context, incomplete: str) -> Offers:
 
 def transactional_ids(ctx: typer.Context, incomplete: str) -> Offers:
     """Return the transactional ids of producers and of applications."""
-    found = _ask(ctx, lambda admin: [transaction.transactional_id for transaction in admin.list_transactions()])
-    return _offers(found, incomplete)
+    ids = _ask(ctx, lambda admin: [transaction.transactional_id for transaction in admin.list_transactions()])
+    return _offers(ids, incomplete)
 
 
 def setting_names(scope: Scope) -> Callable[[str], Offers]:
@@ -59,8 +59,8 @@ def settings(scope: Scope) -> Callable[[str], Offers]:
     """Return a completion function for NAME=VALUE: it offers names, and values when a single name matches."""
 
     def complete(incomplete: str) -> Offers:
-        found = complete_setting(scope, _typed_before + incomplete)
-        return [(text.removeprefix(_typed_before), meaning) for text, meaning in found]
+        offers = complete_setting(scope, _typed_before + incomplete)
+        return [(text.removeprefix(_typed_before), meaning) for text, meaning in offers]
 
     return complete
 
@@ -71,14 +71,14 @@ def complete_setting(scope: Scope, typed: str) -> Offers:
     If a single name matches, each completion includes a value; else the shell would add a space after the `=`.
     """
     name, equals, value = typed.partition("=")
-    known = settings_of(scope).values()
+    candidates = settings_of(scope).values()
     if not equals:
-        left = [s for s in known if s.name.startswith(name)]
-        if len(left) != 1:
-            return [(f"{s.name}=", _first_sentence(s)) for s in left]
+        matching = [s for s in candidates if s.name.startswith(name)]
+        if len(matching) != 1:
+            return [(f"{s.name}=", _first_sentence(s)) for s in matching]
     else:
-        left = [s for s in known if s.name == name]
-    return [(f"{s.name}={v}", _first_sentence(s)) for s in left for v in _values(s) if v.startswith(value)]
+        matching = [s for s in candidates if s.name == name]
+    return [(f"{s.name}={v}", _first_sentence(s)) for s in matching for v in _values(s) if v.startswith(value)]
 
 
 def _first_sentence(setting: Setting) -> str:

@@ -67,10 +67,10 @@ def alter(
     changes = parse_changes(settings or [], delete or [], "", "--delete")
     if not changes:
         raise typer.BadParameter("name a setting: NAME=VALUE, or --delete NAME")
-    wanted = _check_target(broker, is_all)
+    target = _check_target(broker, is_all)
     with open_admin(bootstrap_servers) as admin:
-        admin.alter_broker(wanted, changes, validate_only=dry_run)
-    where = "all brokers" if wanted is None else f"broker {wanted}"
+        admin.alter_broker(target, changes, validate_only=dry_run)
+    where = "all brokers" if target is None else f"broker {target}"
     done = "would change on" if dry_run else "changed on"
     print(f"{done} {where}: " + ", ".join(f"{k} removed" if v is None else f"{k}={v}" for k, v in changes.items()))
 
@@ -85,8 +85,8 @@ def describe(
 ) -> None:
     """Show the settings of a running broker, with the source of each value."""
     with open_admin(bootstrap_servers) as admin:
-        found = admin.describe_broker(_check_target(broker, is_all))
-    shown = [one for one in found.values() if everything or one.source != "default"]
+        settings = admin.describe_broker(_check_target(broker, is_all))
+    shown = [one for one in settings.values() if everything or one.source != "default"]
     if json:
         for one in shown:
             print(json_module.dumps(one._asdict()))

@@ -36,10 +36,10 @@ class _Table(Table):
 
 def table(*headings: str, right: tuple[str, ...] = ()) -> Table:
     """Return an empty table. The columns named in `right` are aligned to the right."""
-    made = _Table(show_edge=False, pad_edge=False, header_style="bold")
+    new_table = _Table(show_edge=False, pad_edge=False, header_style="bold")
     for heading in headings:
-        made.add_column(one_line(heading), justify="right" if heading in right else "left", overflow="fold")
-    return made
+        new_table.add_column(one_line(heading), justify="right" if heading in right else "left", overflow="fold")
+    return new_table
 
 
 def number(value: float) -> str:

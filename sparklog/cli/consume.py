@@ -223,20 +223,20 @@ def _form(text: str | None, format: OutputFormat | None, output: Path | None) ->
         raise typer.BadParameter(f"--output-format: {e}") from e
 
 
-def _names(admin: Admin, given: Sequence[str]) -> list[str]:
+def _names(admin: Admin, texts: Sequence[str]) -> list[str]:
     """Return the topics with the given names or patterns. Raises typer.BadParameter if no topic matches a pattern."""
     from fnmatch import fnmatchcase
 
-    found: dict[str, None] = {}
-    for text in given:
+    names: dict[str, None] = {}
+    for text in texts:
         if not any(c in text for c in "*?["):
-            found[text] = None
+            names[text] = None
             continue
         fitting = sorted(t for t in admin.list_topics(include_internal=text.startswith("_")) if fnmatchcase(t, text))
         if not fitting:
             raise typer.BadParameter(f"no topic matches {text!r}; `sparklog topic list` shows the topics")
-        found |= dict.fromkeys(fitting)
-    return list(found)
+        names |= dict.fromkeys(fitting)
+    return list(names)
 
 
 class View(NamedTuple):
@@ -253,16 +253,16 @@ class View(NamedTuple):
 
 def _view(topic: TopicDescription, columns: str | None, key: str | None, form: list[Part] | None) -> View:
     """Return the columns and records of a topic that the options select. Raises typer.BadParameter."""
-    wanted = _columns(topic, columns)
-    if wanted is not None and form is not None:
-        wanted = None if topic.kind == "envelope" else [*wanted, *(k for k in topic.key_columns if k not in wanted)]
+    shown = _columns(topic, columns)
+    if shown is not None and form is not None:
+        shown = None if topic.kind == "envelope" else [*shown, *(k for k in topic.key_columns if k not in shown)]
     values = None
     if key is not None:
         from sparklog.cli.key_filter import key_values
 
         values = key_values(topic, key)
-    read = None if wanted is None else [*wanted, *(n for n in values or () if n not in wanted)]
-    return View(topic, wanted, values, read)
+    read = None if shown is None else [*shown, *(n for n in values or () if n not in shown)]
+    return View(topic, shown, values, read)
 
 
 def _read_columns(views: Mapping[str, View]) -> list[str] | None:
@@ -289,9 +289,9 @@ def _schema(view: View) -> Any:
     return schema if view.columns is None else pa.schema([schema.field(c) for c in view.columns])
 
 
-def _format(given: OutputFormat | None, output: Path | None) -> OutputFormat:
+def _format(chosen: OutputFormat | None, output: Path | None) -> OutputFormat:
     """Return the format: of `--format`, else of the file's ending, else JSON. Raises typer.BadParameter."""
-    format = file_format(output, given, OutputFormat) or OutputFormat.json
+    format = file_format(output, chosen, OutputFormat) or OutputFormat.json
     if format in (OutputFormat.arrow, OutputFormat.parquet) and output is None:
         raise typer.BadParameter(f"--format {format.value} needs --output FILE")
     if format is OutputFormat.table and output is not None:
@@ -302,21 +302,21 @@ def _format(given: OutputFormat | None, output: Path | None) -> OutputFormat:
 def _columns(topic: TopicDescription, columns: str | None) -> list[str] | None:
     from sparklog.format.column_names import column_names
 
-    wanted = column_names(columns or "", "--columns") or None
-    unknown = [c for c in wanted or () if c not in topic.schema.names]
+    chosen = column_names(columns or "", "--columns") or None
+    unknown = [c for c in chosen or () if c not in topic.schema.names]
     if unknown:
         names = ", ".join(topic.schema.names)
         raise typer.BadParameter(f"--columns: topic {topic.name} has no column {', '.join(unknown)} (columns: {names})")
-    return wanted
+    return chosen
 
 
-def _partitions(topic: TopicDescription, wanted: list[int]) -> list[TopicPartition]:
+def _partitions(topic: TopicDescription, numbers: list[int]) -> list[TopicPartition]:
     from sparklog.types import TopicPartition
 
-    for p in wanted:
+    for p in numbers:
         if p >= topic.partitions:
             raise typer.BadParameter(f"--partition {p}: topic {topic.name} has partitions 0 to {topic.partitions - 1}")
-    return [TopicPartition(topic.name, p) for p in (sorted(set(wanted)) or range(topic.partitions))]
+    return [TopicPartition(topic.name, p) for p in (sorted(set(numbers)) or range(topic.partitions))]
 
 
 def _range(
@@ -329,21 +329,21 @@ def _range(
     """
     from sparklog.client.reading.positions import offsets_of
 
-    def ask(asked: Mapping[TopicPartition, str | int]) -> dict[TopicPartition, Any]:
-        return admin.list_offsets(asked, isolation_level=level)
+    def ask(times: Mapping[TopicPartition, str | int]) -> dict[TopicPartition, Any]:
+        return admin.list_offsets(times, isolation_level=level)
 
     low = {tp: at.offset for tp, at in ask(dict.fromkeys(tps, "earliest")).items()}
     high = {tp: at.offset for tp, at in ask(dict.fromkeys(tps, "latest")).items()}
-    found = [
+    bounds = [
         {tp: min(max(offset, low[tp]), high[tp]) for tp, offset in offsets_of(at, tps, low, high, ask).items()}
         for at in (begin_at, end_at)
     ]
-    if isinstance(begin_at, int) and tps and all(found[0][tp] != begin_at for tp in tps):
+    if isinstance(begin_at, int) and tps and all(bounds[0][tp] != begin_at for tp in tps):
         edges = "; ".join(
             f"partition {tp.partition} holds offsets {low[tp]} to {high[tp]}" for tp in tps[:PARTITIONS_SHOWN_MAX]
         )
         raise typer.BadParameter(f"--from {begin_at}: {edges}; a time has a unit or a date, as in -1h or 2030-01-01")
-    return found[0], found[1]
+    return bounds[0], bounds[1]
 
 
 def _open_output(output: Path | None, *, is_live: bool) -> AbstractContextManager[BinaryIO]:
@@ -398,20 +398,20 @@ def _copy(
     from sparklog.types import TopicPartition
 
     open_ends = {} if end is None else {tp: e for tp, e in end.items() if begin[tp] < e}
-    left = sys.maxsize if max_records is None else max_records
+    remaining = sys.maxsize if max_records is None else max_records
     count = 0
-    came_at = time.monotonic()
-    while count < left and (end is None or open_ends):
+    received_at = time.monotonic()
+    while count < remaining and (end is None or open_ends):
         batches = consumer.poll_batches(timeout_ms=POLL_MS)
         if batches:
-            came_at = time.monotonic()
-        elif end is not None and time.monotonic() - came_at >= timeout_ms() / 1000:
+            received_at = time.monotonic()
+        elif end is not None and time.monotonic() - received_at >= timeout_ms() / 1000:
             raise RequestTimedOutError(f"no record arrived within {timeout_ms() / 1000:g} s (--timeout)")
         for batch in batches:
             tp = TopicPartition(batch.topic, batch.partition)
             rows = batch.data.num_rows if end is None else batch.rows_below(end[tp])
             chosen, rows = _select(batch, views[tp.topic], rows)
-            keep = min(rows, left - count)
+            keep = min(rows, remaining - count)
             if keep:
                 writers[tp.topic].write(chosen, keep)
                 count += keep
@@ -452,8 +452,8 @@ def _remark(
     if output is not None:
         print(f"wrote {count:,} records to {output}", file=sys.stderr)
         return
-    there = sum(max(0, e - begin[tp]) for tp, e in (end or {}).items())
-    if format is OutputFormat.table and there > count:
-        print(f"{count:,} of {there:,} records; --max-records shows more", file=sys.stderr)
+    present = sum(max(0, e - begin[tp]) for tp, e in (end or {}).items())
+    if format is OutputFormat.table and present > count:
+        print(f"{count:,} of {present:,} records; --max-records shows more", file=sys.stderr)
     elif not count and is_remarked:
         print(f"no record to read in {topic} from that position", file=sys.stderr)

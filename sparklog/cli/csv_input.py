@@ -130,10 +130,10 @@ class _Reader:
     def reason(self, error: Exception, piece: Piece) -> str:
         """Return the error text that follows the line number: the column, the fault, and a hint on `--null-value`."""
         text = str(error).splitlines()[0]
-        found = re.match(r"In CSV column #(\d+): (?:Row #\d+: )?(.*)", text)
-        if found is None:
+        match = re.match(r"In CSV column #(\d+): (?:Row #\d+: )?(.*)", text)
+        if match is None:
             return f": {text}"
-        name, text = self._names[int(found[1])], found[2].removeprefix("CSV conversion error to ")
+        name, text = self._names[int(match[1])], match[2].removeprefix("CSV conversion error to ")
         invalid = re.search(r"invalid value '(.*)'", text)
         if invalid and invalid[1] in self._options.null_values:
             text += "; text in quotes is not null: leave the quotes out"
@@ -150,13 +150,13 @@ def _names(header: Piece, options: CsvOptions) -> list[str]:
     except UnicodeDecodeError as e:
         raise InputError(f"line {header.line} is not UTF-8: {e.reason} at byte {e.start}; is this a CSV file?") from e
     names = next(csv.reader([text.rstrip("\r\n")], delimiter=options.delimiter))
-    known = tuple((_ENVELOPE_INPUT if options.schema is None else options.schema).names)
-    unknown = [name for name in names if name not in known]
+    columns = tuple((_ENVELOPE_INPUT if options.schema is None else options.schema).names)
+    unknown = [name for name in names if name not in columns]
     if len(unknown) == len(names):
         shown = text.strip()[:60]
         raise InputError(
             f"line {header.line} names no column of the topic: {shown!r}. The first line of a CSV file has the columns' "
-            f"names ({', '.join(known)}), separated by {options.delimiter!r} (--delimiter)"
+            f"names ({', '.join(columns)}), separated by {options.delimiter!r} (--delimiter)"
         )
     if options.schema is None and unknown[:1] in (["offset"], ["topic"]):
         raise InputError(
@@ -164,7 +164,9 @@ def _names(header: Piece, options: CsvOptions) -> list[str]:
             "a topic as Parquet or Arrow, or remove the column"
         )
     if unknown:
-        raise InputError(f"line {header.line}: the topic has no column {unknown[0]!r}{did_you_mean(unknown[0], known)}")
+        raise InputError(
+            f"line {header.line}: the topic has no column {unknown[0]!r}{did_you_mean(unknown[0], columns)}"
+        )
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise InputError(f"line {header.line} names column {min(twice)!r} twice")

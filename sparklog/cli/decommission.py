@@ -67,9 +67,9 @@ def plan(admin: Admin, broker_id: int) -> dict[TopicPartition, tuple[int, ...]]:
     from sparklog.replication.controller.moves import plan_moves
 
     cluster = admin.describe_cluster()
-    there = {b.broker_id for b in cluster.brokers}
-    if broker_id not in there and broker_id not in cluster.missing:
-        raise typer.BadParameter(f"broker {broker_id} does not exist; the brokers are {sorted(there)}")
+    present = {b.broker_id for b in cluster.brokers}
+    if broker_id not in present and broker_id not in cluster.missing:
+        raise typer.BadParameter(f"broker {broker_id} does not exist; the brokers are {sorted(present)}")
     others = {
         b.broker_id: b.rack
         for b in cluster.brokers
@@ -77,7 +77,7 @@ def plan(admin: Admin, broker_id: int) -> dict[TopicPartition, tuple[int, ...]]:
     }
     current = assignment(admin)
     mine = {tp: replicas for tp, replicas in current.items() if broker_id in replicas}
-    only_here = [tp for tp, replicas in mine.items() if broker_id not in there and replicas == (broker_id,)]
+    only_here = [tp for tp, replicas in mine.items() if broker_id not in present and replicas == (broker_id,)]
     if only_here:
         raise typer.BadParameter(
             f"broker {broker_id} is down, and no other broker has {', '.join(map(str, only_here[:5]))}: start it first, or "

@@ -17,7 +17,7 @@ class _NamedFile(io.FileIO):
     """A file whose write errors have the name that the user gave. Python's own write errors have no file name."""
 
     def __init__(self, path: Path, name: str) -> None:
-        self._given = name
+        self._name = name
         try:
             super().__init__(path, "wb")
         except OSError as e:
@@ -28,7 +28,7 @@ class _NamedFile(io.FileIO):
         try:
             return super().write(data) or 0
         except OSError as e:
-            e.filename = self._given
+            e.filename = self._name
             raise
 
 

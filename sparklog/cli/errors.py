@@ -142,8 +142,8 @@ def next_step(error: SparklogError, command: str = "") -> str:
         return ""
     names = {p: shlex.quote(name) for kind, name in _NAMED.findall(message) for p in _PLACEHOLDERS[kind]}
 
-    def filled(found: re.Match[str]) -> str:
-        return re.sub(r"(?<![:\w])[A-Z]+\b", lambda word: names.get(word[0], word[0]), found[0])
+    def filled(match: re.Match[str]) -> str:
+        return re.sub(r"(?<![:\w])[A-Z]+\b", lambda word: names.get(word[0], word[0]), match[0])
 
     parts = [_COMMAND.sub(filled, part) for part in (_help_for(error, command) or hint_for(error)).split("; ")]
     return "; ".join(part for part in parts if not _is_in_message(part, message))
@@ -169,10 +169,10 @@ def _scope_of(message: str) -> str:
     """Return the scope of the setting at the beginning of the message; "" if there is none."""
     from sparklog.settings import Scope, settings_of
 
-    if found := _UNKNOWN_SETTING.match(message):
-        return found[1] if found[1] in [s.value for s in Scope] else ""
-    found = _SETTING.match(message)
-    scopes = [s.value for s in Scope if found is not None and found[1] in settings_of(s)]
+    if match := _UNKNOWN_SETTING.match(message):
+        return match[1] if match[1] in [s.value for s in Scope] else ""
+    match = _SETTING.match(message)
+    scopes = [s.value for s in Scope if match is not None and match[1] in settings_of(s)]
     return next(iter(scopes), "")
 
 

@@ -30,8 +30,8 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 _SYNONYMS = {"json": "jsonl"}
 
 
-def file_format(path: Path | None, given: F | None, formats: type[F]) -> F | None:
-    """Decide the format of a file. `given`: the value of `--format`; None without the option. Returns the format; None
+def file_format(path: Path | None, option: F | None, formats: type[F]) -> F | None:
+    """Decide the format of a file. `option`: the value of `--format`; None without the option. Returns the format; None
     if the file has no ending and `--format` is not given. Raises typer.BadParameter: The ending and `--format`
     contradict each other, or the command does not know the ending."""
     ending = "" if path is None else path.suffix.lower()
@@ -39,22 +39,22 @@ def file_format(path: Path | None, given: F | None, formats: type[F]) -> F | Non
         raise typer.BadParameter(
             f"{path}: files are neither compressed nor decompressed; pipe through a tool that does"
         )
-    if not ending or (given is not None and ending not in ENDINGS):
-        return given
+    if not ending or (option is not None and ending not in ENDINGS):
+        return option
     possible = ENDINGS.get(ending, ())
-    known = {_SYNONYMS.get(f.value, f.value): f for f in formats}
-    if given is None:
-        if possible and possible[0] in known:
-            return known[possible[0]]
+    by_name = {_SYNONYMS.get(f.value, f.value): f for f in formats}
+    if option is None:
+        if possible and possible[0] in by_name:
+            return by_name[possible[0]]
         names = ", ".join(formats)
         raise typer.BadParameter(f"{path}: no format of this command ({names}) has the ending {ending}; "
                                  f"rename the file, or add --format")  # fmt: skip
-    if _SYNONYMS.get(given.value, given.value) not in possible:
+    if _SYNONYMS.get(option.value, option.value) not in possible:
         raise typer.BadParameter(
-            f"--format {given.value} contradicts the ending of {path}: {ending} is {' or '.join(possible)}; leave --format "
+            f"--format {option.value} contradicts the ending of {path}: {ending} is {' or '.join(possible)}; leave --format "
             f"out, or rename the file"
         )
-    return given
+    return option
 
 
 def delimiter_of(path: Path | None) -> str:

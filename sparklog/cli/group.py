@@ -92,21 +92,21 @@ def describe(
 ) -> None:
     """Show a group's committed offsets, its lag and its members."""
     with open_admin(bootstrap_servers) as admin:
-        found = admin.describe_group(group)
+        described = admin.describe_group(group)
     if format is TableFormat.json:
         import json
 
-        print(json.dumps(_as_json(found)))
+        print(json.dumps(_as_json(described)))
         return
-    print(f"group     {found.group_id}")
-    print(f"state     {found.state}")
-    if found.epoch >= 0:
-        print(f"epoch     {found.epoch}  (assignor {found.assignor})")
-    print(f"members   {len(found.members)}")
-    known = [p.lag for p in found.partitions if p.lag is not None]
-    print(f"lag       {sum(known):,}" if known else "lag       -  (no committed offsets)")
+    print(f"group     {described.group_id}")
+    print(f"state     {described.state}")
+    if described.epoch >= 0:
+        print(f"epoch     {described.epoch}  (assignor {described.assignor})")
+    print(f"members   {len(described.members)}")
+    lags = [p.lag for p in described.partitions if p.lag is not None]
+    print(f"lag       {sum(lags):,}" if lags else "lag       -  (no committed offsets)")
     print()
-    _print_members(found) if members else _print_partitions(found)
+    _print_members(described) if members else _print_partitions(described)
 
 
 def _print_partitions(group: GroupDescription) -> None:
@@ -256,8 +256,8 @@ def reset_offsets(
     from sparklog.cli.positions import position_option, time_option
     from sparklog.client.admin.offset_moves import AtTime, ShiftBy, planned_moves
 
-    given = (to_offset, to_datetime, to, shift_by)
-    if sum([to_earliest, to_latest, *(value is not None for value in given)]) != 1:
+    targets = (to_offset, to_datetime, to, shift_by)
+    if sum([to_earliest, to_latest, *(value is not None for value in targets)]) != 1:
         raise typer.BadParameter(
             "give one of --to, --to-earliest, --to-latest, --to-offset, --to-datetime and --shift-by"
         )
@@ -309,7 +309,7 @@ def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
     """Return the partitions of `TOPIC` (all) and `TOPIC:0,2`, sorted. Raises typer.BadParameter."""
     from sparklog.types import TopicPartition
 
-    found: set[TopicPartition] = set()
+    partitions: set[TopicPartition] = set()
     for text in topics:
         name, colon, numbers = text.partition(":")
         count = admin.describe_topic(name).partitions
@@ -320,8 +320,8 @@ def _partitions(admin: Admin, topics: list[str]) -> list[TopicPartition]:
         for number in chosen:
             if not 0 <= number < count:
                 raise typer.BadParameter(f"--topic {text}: topic {name} has partitions 0 to {count - 1}")
-            found.add(TopicPartition(name, number))
-    return sorted(found)
+            partitions.add(TopicPartition(name, number))
+    return sorted(partitions)
 
 
 @app.command("delete", epilog="**Example**\n\n`sparklog group delete billing --yes`")

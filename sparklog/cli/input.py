@@ -121,7 +121,7 @@ def _line_table(block: bytes, options: InputOptions) -> pa.Table:
     if not options.key_separator:
         return _accepted(pa.table({"value": pa.array(values, pa.binary())}), options)
     parts = [value.partition(options.key_separator.encode()) for value in values]
-    bare = next((key for key, found, _ in parts if not found), None)
+    bare = next((key for key, is_named, _ in parts if not is_named), None)
     if bare is not None:
         raise _NoKeyError(f"has no key separator {options.key_separator!r}: {_shorten(bare)}")
     columns = {"key": [key for key, _, _ in parts], "value": [value for _, _, value in parts]}

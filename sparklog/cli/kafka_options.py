@@ -58,9 +58,9 @@ _BEFORE_COMMAND = ("--profile", "--timeout", "--debug", "--version")
 """Options of `sparklog` itself, which people write behind the command, too."""
 
 
-def meant_for(command: str, option: str, known: Collection[str]) -> str:
+def meant_for(command: str, option: str, options: Collection[str]) -> str:
     """Return the advice for an option that the command lacks and Kafka's tools or `sparklog` have; "" for others.
-    `command`: the words of the command, such as "topic alter". `known`: the options of the command. General advice to
+    `command`: the words of the command, such as "topic alter". `options`: the options of the command. General advice to
     use an option outside of these is not returned."""
     text = _BY_COMMAND.get(command, {}).get(option)
     if text is not None:
@@ -69,4 +69,4 @@ def meant_for(command: str, option: str, known: Collection[str]) -> str:
         return f"it stands before the command: sparklog {option} … {command}"
     text = _BY_OPTION.get(option, "")
     named = [word.rstrip(",:;") for word in text.split() if word.startswith("--")]
-    return text if all(name in known for name in named) else ""
+    return text if all(name in options for name in named) else ""

@@ -64,7 +64,7 @@ def enable(
     from sparklog.cli.sizes import parse_size_bytes
 
     with open_admin(bootstrap_servers) as admin:
-        found = admin.enable_lake(
+        lake = admin.enable_lake(
             topic,
             location=location,
             interval_ms=None if interval is None else parse_number_or_ms(interval, "--interval", 1, 1),
@@ -72,7 +72,7 @@ def enable(
             file_size_bytes=None if file_size is None else parse_size_bytes(file_size, "--file-size"),
             partition_by=parse_list(partition_by),
         )
-    print(f"topic {topic} has a Delta table at {found.location}, with a commit every {found.interval_ms / 1000:g} s")
+    print(f"topic {topic} has a Delta table at {lake.location}, with a commit every {lake.interval_ms / 1000:g} s")
 
 
 @app.command("disable")
@@ -158,18 +158,18 @@ def status(
     import sys
 
     with open_admin(bootstrap_servers) as admin:
-        found = [admin.describe_lake(name) for name in _names(admin, topic)]
+        lakes = [admin.describe_lake(name) for name in _names(admin, topic)]
     if format is LakeFormat.json:
         import json
 
-        shown = [_as_json(one) for one in found]
+        shown = [_as_json(one) for one in lakes]
         print(json.dumps(shown[0] if topic is not None else shown))
-    elif not found:
+    elif not lakes:
         print("no topic has a Delta table; `sparklog lake enable TOPIC --location URL` creates one", file=sys.stderr)
     elif topic is None:
-        _print_all(found)
+        _print_all(lakes)
     else:
-        _print_one(found[0])
+        _print_one(lakes[0])
 
 
 def _names(admin: Admin, topic: str | None) -> list[str]:
@@ -179,43 +179,43 @@ def _names(admin: Admin, topic: str | None) -> list[str]:
     return sorted(name for name, one in described.items() if one.setting("lake.location"))
 
 
-def _as_json(found: LakeDescription) -> dict[str, Any]:
+def _as_json(lake: LakeDescription) -> dict[str, Any]:
     from dataclasses import asdict
 
-    return asdict(found)
+    return asdict(lake)
 
 
-def _print_all(found: list[LakeDescription]) -> None:
+def _print_all(lakes: list[LakeDescription]) -> None:
     from sparklog.cli import console
 
     table = console.table("topic", "state", "lag", "behind", "files", "last commit", right=("lag", "files"))
-    for one in found:
+    for one in lakes:
         table.add_row(
             one.topic, _state(one), _number(one.lag), _behind(one), _number(one.files), _time(one.last_commit_ms)
         )
     console.stdout().print(table)
 
 
-def _print_one(found: LakeDescription) -> None:
+def _print_one(lake: LakeDescription) -> None:
     from sparklog.cli import console
 
-    print(f"topic        {found.topic}")
-    print(f"location     {found.location}")
-    print(f"mode         {found.mode}")
-    print(f"interval     {found.interval_ms / 1000:g} s")
-    print(f"state        {_state(found)}")
-    if found.paused:
-        print(f"reason       {found.paused}")
-    if found.error:
-        print(f"error        {found.error}")
-    print(f"version      {found.version}")
-    print(f"last commit  {_time(found.last_commit_ms)}")
-    print(f"lag          {_number(found.lag)}  ({_behind(found)})")
+    print(f"topic        {lake.topic}")
+    print(f"location     {lake.location}")
+    print(f"mode         {lake.mode}")
+    print(f"interval     {lake.interval_ms / 1000:g} s")
+    print(f"state        {_state(lake)}")
+    if lake.paused:
+        print(f"reason       {lake.paused}")
+    if lake.error:
+        print(f"error        {lake.error}")
+    print(f"version      {lake.version}")
+    print(f"last commit  {_time(lake.last_commit_ms)}")
+    print(f"lag          {_number(lake.lag)}  ({_behind(lake)})")
     print()
     table = console.table(
         "partition", "in the table", "end", "lag", "files", right=("partition", "in the table", "end", "lag", "files")
     )
-    for p in found.partitions:
+    for p in lake.partitions:
         table.add_row(
             str(p.partition),
             console.number(p.next_offset),
@@ -226,8 +226,8 @@ def _print_one(found: LakeDescription) -> None:
     console.stdout().print(table)
 
 
-def _state(found: LakeDescription) -> str:
-    return "paused" if found.paused else "failing" if found.error else "running"
+def _state(lake: LakeDescription) -> str:
+    return "paused" if lake.paused else "failing" if lake.error else "running"
 
 
 def _number(value: int) -> str:
@@ -236,10 +236,10 @@ def _number(value: int) -> str:
     return "-" if value < 0 else console.number(value)
 
 
-def _behind(found: LakeDescription) -> str:
+def _behind(lake: LakeDescription) -> str:
     from sparklog.cli.printing import duration
 
-    return "-" if found.lag_seconds < 0 else duration(found.lag_seconds)
+    return "-" if lake.lag_seconds < 0 else duration(lake.lag_seconds)
 
 
 def _time(timestamp_ms: int) -> str:
@@ -259,20 +259,20 @@ def verify(
     from sparklog.client.lake.verify import verify_lake
 
     with open_admin(bootstrap_servers) as admin:
-        found = verify_lake(admin, topic, full=full)
+        report = verify_lake(admin, topic, full=full)
     if format is LakeFormat.json:
         import json
         from dataclasses import asdict
 
-        print(json.dumps(asdict(found)))
+        print(json.dumps(asdict(report)))
     else:
-        print(f"version {found.version}: {_count(found.files, 'file')}, {_count(found.rows, 'row')}")
-        for remark in found.remarks:
+        print(f"version {report.version}: {_count(report.files, 'file')}, {_count(report.rows, 'row')}")
+        for remark in report.remarks:
             print(f"remark: {remark}")
-        for problem in found.problems:
+        for problem in report.problems:
             print(f"problem: {problem}")
-        print("sound" if not found.problems else _count(len(found.problems), "problem"))
-    if found.problems:
+        print("sound" if not report.problems else _count(len(report.problems), "problem"))
+    if report.problems:
         raise typer.Exit(1)
 
 

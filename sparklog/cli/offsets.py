@@ -100,8 +100,8 @@ def _show_position(topic: str, position: Position, format: TableFormat, bootstra
 
     with open_admin(bootstrap_servers) as admin:
         tps = [TopicPartition(topic, p) for p in range(admin.describe_topic(topic).partitions)]
-        low = {tp: found.offset for tp, found in admin.list_offsets(dict.fromkeys(tps, "earliest")).items()}
-        high = {tp: found.offset for tp, found in admin.list_offsets(dict.fromkeys(tps, "latest")).items()}
+        low = {tp: listed.offset for tp, listed in admin.list_offsets(dict.fromkeys(tps, "earliest")).items()}
+        high = {tp: listed.offset for tp, listed in admin.list_offsets(dict.fromkeys(tps, "latest")).items()}
         offsets = offsets_of(position, tps, low, high, admin.list_offsets)
     if format is TableFormat.json:
         import json
@@ -170,12 +170,12 @@ def offsets_table(rows: list[PartitionOffsets]) -> Table:
     brokers = ("leader", "replicas", "in sync", *(("eligible",) if eligible else ())) if replicated else ()
     table = console.table(*numbers, "newest", *brokers, right=numbers)
 
-    def add(*cells: str, local: str, remote_bytes: int, who: tuple[str, ...] = ("", "", "", "")) -> None:
+    def add(*cells: str, local: str, remote_bytes: int, broker_cells: tuple[str, ...] = ("", "", "", "")) -> None:
         partition, log_start, log_end, offsets, size, newest = cells
         in_tier = console.size(remote_bytes) if remote_bytes >= 0 else "-"
         table.add_row(
             partition, log_start, *((local,) if tiered else ()), log_end, offsets, size,
-            *((in_tier,) if tiered else ()), newest, *who[: len(brokers)],
+            *((in_tier,) if tiered else ()), newest, *broker_cells[: len(brokers)],
         )  # fmt: skip
 
     for row in rows:
@@ -186,7 +186,7 @@ def offsets_table(rows: list[PartitionOffsets]) -> Table:
             console.time(row.newest_ms),
             local=console.number(row.local_start) if row.local_start >= 0 else "-",
             remote_bytes=row.remote_bytes,
-            who=("-" if row.leader < 0 else str(row.leader), _ids(row.replicas), _ids(row.isr), _ids(row.elr)),
+            broker_cells=("-" if row.leader < 0 else str(row.leader), _ids(row.replicas), _ids(row.isr), _ids(row.elr)),
         )
     if len(rows) > 1:
         newest_ms = max(row.newest_ms for row in rows)

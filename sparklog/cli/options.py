@@ -125,8 +125,8 @@ def parse_list(text: str | None) -> list[str]:
 def parse_settings(scope: Scope, pairs: list[str] | None) -> dict[str, Any]:
     """Return the checked settings of `--config NAME=VALUE` and of `--timeout`, by their Python names. Raises
     typer.BadParameter and InvalidConfigError."""
-    given: dict[str, object] = {}
+    timeouts: dict[str, object] = {}
     if _timeout_ms is not None:
-        given = dict.fromkeys(_TIMEOUTS[scope], _timeout_ms)
-    checked = check(scope, given | parse_pairs(pairs or [], "--config"))
+        timeouts = dict.fromkeys(_TIMEOUTS[scope], _timeout_ms)
+    checked = check(scope, timeouts | parse_pairs(pairs or [], "--config"))
     return {name.replace(".", "_"): value for name, value in checked.items()}

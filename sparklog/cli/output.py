@@ -88,8 +88,8 @@ def _envelope_view(table: pa.Table, *, topic: bool, always_headers: bool = False
 
     `topic` adds the topic's name. `always_headers` keeps the column of headers also if no record has headers.
     """
-    wanted = {"_topic": "topic"} if topic else {}
-    wanted |= {
+    names = {"_topic": "topic"} if topic else {}
+    names |= {
         "_partition": "partition",
         "_offset": "offset",
         "_timestamp": "timestamp",
@@ -97,9 +97,9 @@ def _envelope_view(table: pa.Table, *, topic: bool, always_headers: bool = False
         "value": "value",
     }
     if "headers" in table.column_names and (always_headers or table.column("headers").null_count < table.num_rows):
-        wanted["headers"] = "headers"
-    wanted = {have: name for have, name in wanted.items() if have in table.column_names}
-    return table.select(list(wanted)).rename_columns(list(wanted.values()))
+        names["headers"] = "headers"
+    names = {have: name for have, name in names.items() if have in table.column_names}
+    return table.select(list(names)).rename_columns(list(names.values()))
 
 
 class TableWriter:

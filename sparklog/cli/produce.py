@@ -282,9 +282,9 @@ class _SentRecords:
 
 
 @contextmanager
-def _progress(source: Source, wanted: bool) -> Iterator[Callable[[int, int], None]]:
+def _progress(source: Source, is_shown: bool) -> Iterator[Callable[[int, int], None]]:
     """Yield a function `advance(done, records)` that moves a progress bar on stderr, if stderr is a terminal."""
-    if not wanted or not sys.stderr.isatty():
+    if not is_shown or not sys.stderr.isatty():
         yield lambda done, records: None
         return
     from rich.progress import BarColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn

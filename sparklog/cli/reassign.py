@@ -25,7 +25,7 @@ app = typer.Typer(help="Move partitions between brokers.", no_args_is_help=True)
 FORMAT = 1
 PLAN_BYTES_MAX = 64 * 1024 * 1024
 _WHOLE = arg.whole(0, arg.INT32_MAX)
-NOTHING_UNDER_WAY = "no partition is being reassigned"
+NO_REASSIGNMENT = "no partition is being reassigned"
 _PLAN_EPILOG = """\
 **Examples**
 
@@ -94,17 +94,19 @@ def plan(
 def _target_brokers(admin: Admin, brokers: str | None) -> dict[int, str | None]:
     """Return the racks of the brokers in `--brokers` (None: all that accept replicas), by broker id. Raises
     typer.BadParameter."""
-    there = {b.broker_id: b.rack for b in admin.describe_cluster().brokers if not b.is_stopping and not b.is_cordoned}
+    accepting = {
+        b.broker_id: b.rack for b in admin.describe_cluster().brokers if not b.is_stopping and not b.is_cordoned
+    }
     if brokers is None:
-        return there
+        return accepting
     try:
-        wanted = [int(b) for b in parse_list(brokers)]
+        chosen = [int(b) for b in parse_list(brokers)]
     except ValueError as e:
         raise typer.BadParameter(f"--brokers {brokers!r}: numbers with commas are needed") from e
-    unknown = [b for b in wanted if b not in there]
-    if unknown or not wanted:
-        raise typer.BadParameter(f"--brokers {brokers}: the brokers that accept replicas are {sorted(there)}")
-    return {b: there[b] for b in wanted}
+    unknown = [b for b in chosen if b not in accepting]
+    if unknown or not chosen:
+        raise typer.BadParameter(f"--brokers {brokers}: the brokers that accept replicas are {sorted(accepting)}")
+    return {b: accepting[b] for b in chosen}
 
 
 def assignment(admin: Admin, topics: list[str] | None = None) -> dict[TopicPartition, tuple[int, ...]]:
@@ -113,11 +115,13 @@ def assignment(admin: Admin, topics: list[str] | None = None) -> dict[TopicParti
     None for `topics` means all topics, internal ones included. Raises UnknownTopicOrPartitionError, or
     TopicAuthorizationFailedError if the user is not allowed to see a topic.
     """
-    found = admin.describe_topics(admin.list_topics(include_internal=True) if topics is None else topics)
-    found |= {name: admin.describe_topic(name) for name in topics or () if name not in found}  # raises the reason
+    described = admin.describe_topics(admin.list_topics(include_internal=True) if topics is None else topics)
+    described |= {
+        name: admin.describe_topic(name) for name in topics or () if name not in described
+    }  # raises the reason
     return {
         TopicPartition(name, p.partition): tuple(r for r in p.replicas if r not in p.removing)
-        for name, topic in found.items()
+        for name, topic in described.items()
         for p in topic.partition_details
     }
 
@@ -153,15 +157,15 @@ def _moves(plan: object) -> dict[TopicPartition, list[int]]:
     moves: dict[TopicPartition, list[int]] = {}
     for number, entry in enumerate(arg.listed(arg.anything)("partitions", fields["partitions"])):
         place = f"partitions[{number}]"
-        found = _fields(place, entry, {"topic", "partition", "replicas"}, {"log_dirs"})
+        entry_fields = _fields(place, entry, {"topic", "partition", "replicas"}, {"log_dirs"})
         tp = TopicPartition(
-            arg.text(f"{place}.topic", found["topic"]), _WHOLE(f"{place}.partition", found["partition"])
+            arg.text(f"{place}.topic", entry_fields["topic"]), _WHOLE(f"{place}.partition", entry_fields["partition"])
         )
         if tp in moves:
             arg.refuse(place, entry, f"the plan names {tp} twice")
-        moves[tp] = arg.listed(arg.broker_id)(f"{place}.replicas", found["replicas"])
-        if any(directory != "any" for directory in arg.texts(f"{place}.log_dirs", found.get("log_dirs", []))):
-            arg.refuse(f"{place}.log_dirs", found["log_dirs"], 'each broker chooses the directory: use "any"')
+        moves[tp] = arg.listed(arg.broker_id)(f"{place}.replicas", entry_fields["replicas"])
+        if any(directory != "any" for directory in arg.texts(f"{place}.log_dirs", entry_fields.get("log_dirs", []))):
+            arg.refuse(f"{place}.log_dirs", entry_fields["log_dirs"], 'each broker chooses the directory: use "any"')
     return moves
 
 
@@ -230,7 +234,7 @@ def status(
             print(json.dumps({"throttle_bytes": throttle_bytes, "reassignments": rows}))
             return
         if not under_way:
-            print(NOTHING_UNDER_WAY)
+            print(NO_REASSIGNMENT)
             return
         table = console.table("partition", "leader", "adding", "removing", "in sync", "copied", right=("copied",))
         for r in under_way:
@@ -240,7 +244,7 @@ def status(
         print(summary(under_way, throttle_bytes))
         if watch:
             follow(admin)
-            print(NOTHING_UNDER_WAY)
+            print(NO_REASSIGNMENT)
 
 
 @app.command("throttle", epilog="**Example**\n\n`sparklog reassign throttle 20MB`")
@@ -252,12 +256,12 @@ def throttle(
 ) -> None:
     """Change the speed limit of the current reassignments."""
     with open_admin(bootstrap_servers) as admin:
-        wanted = parse_size_bytes(rate, "SIZE")
-        admin.alter_partition_reassignments({}, throttle_bytes=wanted)
+        limit = parse_size_bytes(rate, "SIZE")
+        admin.alter_partition_reassignments({}, throttle_bytes=limit)
         now = admin.describe_cluster().throttle_bytes
     from sparklog.cli import console
 
-    print(f"at most {console.size(now)}/s per broker" if now else "no limit" if not wanted else NOTHING_UNDER_WAY)
+    print(f"at most {console.size(now)}/s per broker" if now else "no limit" if not limit else NO_REASSIGNMENT)
 
 
 @app.command("cancel", epilog="**Examples**\n\n`sparklog reassign cancel`\n\n`sparklog reassign cancel moves.json`")
@@ -273,7 +277,7 @@ def cancel(
         under_way = {r.topic_partition for r in admin.list_partition_reassignments()}
         chosen = sorted(under_way if named is None else under_way & named)
         count = admin.cancel_partition_reassignments(chosen)
-    print(f"{count} reassignment{'' if count == 1 else 's'} cancelled" if count else NOTHING_UNDER_WAY)
+    print(f"{count} reassignment{'' if count == 1 else 's'} cancelled" if count else NO_REASSIGNMENT)
 
 
 def _ids(brokers: tuple[int, ...]) -> str:

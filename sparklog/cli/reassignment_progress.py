@@ -20,10 +20,10 @@ def summary(under_way: Sequence[PartitionReassignment], throttle_bytes: int) -> 
     """Return the progress in one line. `throttle_bytes` is the limit per second and broker; 0: no limit."""
     from sparklog.cli import console
 
-    known = [r for r in under_way if r.total_bytes >= 0]
-    copied, total = sum(r.copied_bytes for r in known), sum(r.total_bytes for r in known)
+    measured = [r for r in under_way if r.total_bytes >= 0]
+    copied, total = sum(r.copied_bytes for r in measured), sum(r.total_bytes for r in measured)
     text = f"{len(under_way)} partition{'' if len(under_way) == 1 else 's'} under way"
-    if known:
+    if measured:
         share = 100 * copied / total if total else 100
         text += f", {console.size(copied)} of {console.size(total)} copied ({share:.0f} %)"
     if throttle_bytes:
@@ -33,7 +33,7 @@ def summary(under_way: Sequence[PartitionReassignment], throttle_bytes: int) -> 
 
 def follow(admin: Admin) -> None:
     """Wait until no partition is being reassigned, and print the progress on stderr."""
-    told, told_at = "", 0.0
+    printed, printed_at = "", 0.0
     is_terminal = sys.stderr.isatty()
     throttle = 0
     while under_way := admin.list_partition_reassignments():
@@ -41,10 +41,10 @@ def follow(admin: Admin) -> None:
         line = summary(under_way, throttle)
         if is_terminal:
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
-        elif line != told and time.monotonic() - told_at >= LINE_EVERY_S:
+        elif line != printed and time.monotonic() - printed_at >= LINE_EVERY_S:
             print(line, file=sys.stderr, flush=True)
-            told_at = time.monotonic()
-        told = line
+            printed_at = time.monotonic()
+        printed = line
         time.sleep(ASK_AGAIN_S)
-    if told and is_terminal:
+    if printed and is_terminal:
         print("\r\x1b[K", end="", file=sys.stderr, flush=True)

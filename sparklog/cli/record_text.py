@@ -72,17 +72,17 @@ def parse_form(text: str) -> list[Part]:
     """
     parts: list[Part] = []
     at = 0
-    for found in _PART.finditer(text):
-        parts.append(text[at : found.start()].encode())
-        at = found.end()
-        sign, escape = found["sign"], found["escape"]
+    for match in _PART.finditer(text):
+        parts.append(text[at : match.start()].encode())
+        at = match.end()
+        sign, escape = match["sign"], match["escape"]
         if sign in _READERS:
             parts.append(_READERS[sign])
         elif escape in _ESCAPES:
             parts.append(_ESCAPES[escape].encode())
         else:
             signs = ", ".join(f"%{s} ({meaning})" for s, meaning in SIGNS.items())
-            raise ValueError(f"{found[0]!r} is unknown: use {signs}, \\n, \\r, \\t, \\0, \\\\")
+            raise ValueError(f"{match[0]!r} is unknown: use {signs}, \\n, \\r, \\t, \\0, \\\\")
     parts.append(text[at:].encode())
     return [part for part in parts if part != b""]
 

@@ -94,7 +94,7 @@ def create(
 
     arrow_schema = None if schema is None else load_schema(schema)
     with open_admin(bootstrap_servers) as admin:
-        made = admin.create_topic(
+        topic = admin.create_topic(
             name,
             partitions=partitions,
             schema=arrow_schema,
@@ -104,11 +104,11 @@ def create(
             replication_factor=replication_factor,
             replica_assignment=_assignment(replica_assignment),
         )
-    print(f"created {made.kind} topic {made.name} with {_plural(made.partitions, 'partition')}")
+    print(f"created {topic.kind} topic {topic.name} with {_plural(topic.partitions, 'partition')}")
     if timestamp_column:
-        _warn_of_retention(made)
+        _warn_of_retention(topic)
     if arrow_schema is not None:
-        _print_schema(made)
+        _print_schema(topic)
 
 
 def _assignment(text: str | None) -> list[list[int]] | None:

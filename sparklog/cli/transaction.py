@@ -44,11 +44,11 @@ def list_transactions(
     import sys
     import time
 
-    wanted = [_state(text) for text in state or []]
+    states = [_state(text) for text in state or []]
     running_ms = 0 if running_for is None else parse_duration_ms(running_for)
     with open_admin(bootstrap_servers) as admin:
-        found = admin.list_transactions(wanted, running_ms)
-    if not found:
+        transactions = admin.list_transactions(states, running_ms)
+    if not transactions:
         print("no such transactions", file=sys.stderr)
         return
     from sparklog.cli import console
@@ -57,7 +57,7 @@ def list_transactions(
         "id", "kind", "state", "version", "producer", "open for", right=("version", "producer", "open for")
     )
     now_ms = time.time_ns() // 1_000_000
-    for t in found:
+    for t in transactions:
         open_for = "-" if t.started_ms < 0 else f"{max(0, now_ms - t.started_ms) / 1000:.1f} s"
         version = "-" if t.version < 0 else str(t.version)
         producer = "-" if t.producer_id < 0 else f"{t.producer_id}, epoch {t.producer_epoch}"
@@ -80,25 +80,27 @@ def describe(
     from sparklog.cli import console
 
     with open_admin(bootstrap_servers) as admin:
-        found = _describe(admin, id)
-    summary = found.summary
+        transaction = _describe(admin, id)
+    summary = transaction.summary
     assert summary is not None
-    print(f"id              {found.transactional_id}  ({summary.kind})")
+    print(f"id              {transaction.transactional_id}  ({summary.kind})")
     print(f"state           {summary.state}")
     if summary.kind == "shared":
         print(f"version         {summary.version if summary.version >= 0 else '-'}")
         print(f"run             {one_line(summary.run_id) or '-'}")
-        print(f"last committed  {found.last_committed_version if found.last_committed_version >= 0 else '-'}")
+        print(
+            f"last committed  {transaction.last_committed_version if transaction.last_committed_version >= 0 else '-'}"
+        )
     else:
         print(f"producer        {summary.producer_id}, epoch {summary.producer_epoch}")
     print(f"open since      {console.time(summary.started_ms)}")
     print(
         f"timeout         {console.number(summary.timeout_ms)} ms" if summary.timeout_ms >= 0 else "timeout         -"
     )
-    if found.partitions:
+    if transaction.partitions:
         print()
         table = console.table("topic", "partition", "producer", right=("partition", "producer"))
-        for p in found.partitions:
+        for p in transaction.partitions:
             table.add_row(p.topic, str(p.partition), str(p.producer_id))
         console.stdout().print(table)
 
@@ -168,8 +170,8 @@ def find_hanging(
     import sys
 
     with open_admin(bootstrap_servers) as admin:
-        found = admin.find_hanging_transactions(topic or None)
-    if not found:
+        hanging = admin.find_hanging_transactions(topic or None)
+    if not hanging:
         print("no hanging transactions", file=sys.stderr)
         return
     from sparklog.cli import console
@@ -177,11 +179,11 @@ def find_hanging(
     table = console.table(
         "topic", "partition", "producer", "first offset", "last write", right=("partition", "producer", "first offset")
     )
-    for (name, number), producer in found:
+    for (name, number), producer in hanging:
         written = console.time(producer.last_timestamp_ms)
         table.add_row(name, str(number), str(producer.producer_id), str(producer.transaction_first_offset), written)
     console.stdout().print(table)
-    (name, number), producer = found[0]
+    (name, number), producer = hanging[0]
     print(
         f"end the first one with: sparklog transaction abort --topic {name} --partition {number} "
         f"--producer-id {producer.producer_id}",

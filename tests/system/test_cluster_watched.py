@@ -118,7 +118,7 @@ def test_the_pages_show_replication_and_missing_brokers(cluster: ClusterProcesse
     look = ClusterLook(addresses, SystemClock(), time.sleep, timeout_ms=30_000)
     found = [f for f in examine(Facts(look.take(0)[0]), CHECKS) if f.finding.severity > Severity.note]
     assert [f.check for f in found] == ["broker-down"]
-    assert f"broker {killed} is down: it keeps" in found[0].finding.what
+    assert f"broker {killed} is down: it keeps" in found[0].finding.fault
     assert f"neither be read nor written: only-{killed}-0" in found[0].finding.why
     until_reached(
         lambda: value(cluster, left[0], "kafka_controller_kafkacontroller_activebrokercount") == 2, "two are left"

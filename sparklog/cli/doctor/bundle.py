@@ -38,7 +38,7 @@ class Bundle:
         self._scrubber = scrubber
         self._time_s = clock.now_ms() // 1000
         self._report = report
-        self._file_bytes_max, self._left = file_bytes_max, bytes_max
+        self._file_bytes_max, self._remaining = file_bytes_max, bytes_max
         self._files: list[dict[str, Any]] = []
         self._missing: dict[str, str] = {}
 
@@ -62,17 +62,17 @@ class Bundle:
 
     def close(self, facts: dict[str, Any]) -> None:
         """Write the manifest and end the archive."""
-        self._left = self._file_bytes_max
+        self._remaining = self._file_bytes_max
         listed = {**facts, "files": list(self._files), "missing": self._missing}
         self.add_json(MANIFEST, listed)
         self._tar.close()
 
     def _add(self, name: str, data: bytes) -> None:
         kept = data[: self._file_bytes_max]
-        if len(kept) > self._left:
-            self.miss(name, f"{len(kept)} bytes, and the bundle has room for {self._left}")
+        if len(kept) > self._remaining:
+            self.miss(name, f"{len(kept)} bytes, and the bundle has room for {self._remaining}")
             return
-        self._left -= len(kept)
+        self._remaining -= len(kept)
         self._report(f"{name} ({len(kept):,} bytes)")
         info = tarfile.TarInfo(f"{DIRECTORY}/{name}")
         info.size, info.mode, info.mtime = len(kept), FILE_MODE, self._time_s

@@ -46,10 +46,10 @@ _FILES = (
 _FILE_BYTES_MAX = 16 * 1024
 
 
-def add_findings(bundle: Bundle, facts: Facts, found: list[CheckFinding], checks: list[str]) -> None:
+def add_findings(bundle: Bundle, facts: Facts, findings: list[CheckFinding], checks: list[str]) -> None:
     """Add the findings, and all facts that the checks have examined."""
-    bundle.add_text("findings.txt", "\n".join(as_text(found, facts, len(checks), colours=False)) + "\n")
-    bundle.add_json("findings.json", as_json(found, facts, checks))
+    bundle.add_text("findings.txt", "\n".join(as_text(findings, facts, len(checks), colours=False)) + "\n")
+    bundle.add_json("findings.json", as_json(findings, facts, checks))
     bundle.add_json("facts.json", facts)
 
 
@@ -115,12 +115,12 @@ def add_brokers(bundle: Bundle, admin: Admin) -> list[str]:
     for broker in cluster.brokers:
         name = f"settings/broker-{broker.broker_id}.json"
         try:
-            found = admin.describe_broker(broker.broker_id)
+            settings = admin.describe_broker(broker.broker_id)
         except SparklogError as e:
             bundle.miss(name, str(e))
             continue
-        bundle.add_json(name, {one.name: {**one._asdict(), "value": _shown(one.value)} for one in found.values()})
-        if (listen := found["metrics.listen"].value) and not listen.endswith(":0"):
+        bundle.add_json(name, {one.name: {**one._asdict(), "value": _shown(one.value)} for one in settings.values()})
+        if (listen := settings["metrics.listen"].value) and not listen.endswith(":0"):
             urls.append(metrics_url(listen, broker.host))
     return urls
 
@@ -132,7 +132,7 @@ def _shown(value: object) -> object:
 def add_topics(bundle: Bundle, admin: Admin, names: list[str]) -> None:
     """Add the description of each topic: its settings, schema and partitions."""
     try:
-        found = admin.describe_topics(names)
+        topics = admin.describe_topics(names)
     except SparklogError as e:
         bundle.miss("topics.json", str(e))
         return
@@ -150,7 +150,7 @@ def add_topics(bundle: Bundle, admin: Admin, names: list[str]) -> None:
                 "created_ms": topic.created_ms,
                 "partitions": [asdict(p) for p in topic.partition_details],
             }
-            for name, topic in found.items()
+            for name, topic in topics.items()
         },
     )
 

@@ -116,10 +116,10 @@ def versions(facts: Facts) -> Iterator[Finding]:
     brokers = [b for b in facts.cluster.brokers if b.version]
     different = [b for b in brokers if b.version != facts.cluster.client_version]
     if different:
-        told = named([f"{b.address} has {b.version}" for b in different])
+        listed = named([f"{b.address} has {b.version}" for b in different])
         yield Finding(
             Severity.warning,
-            f"this client has version {facts.cluster.client_version}, {told}",
+            f"this client has version {facts.cluster.client_version}, {listed}",
             "Neighbouring releases work together, but the older one refuses the new features of the newer one.",
             "Upgrade brokers first, then clients, until all have the same version.",
             "pip install --upgrade sparklog",
@@ -215,8 +215,8 @@ def under_replicated(facts: Facts) -> Iterator[Finding]:
 def internal_replicas(facts: Facts) -> Iterator[Finding]:
     """Yield internal topics with too few replicas, because the cluster had fewer brokers at their creation."""
     brokers = {b.broker_id for b in (facts.cluster.brokers if facts.cluster else ()) if b.broker_id >= 0}
-    wanted = min(INTERNAL_REPLICAS, len(brokers))
-    bad = [(t, ps) for t, ps in _partitions(facts, lambda p: p.replicas < wanted) if t in INTERNAL_TOPICS]
+    needed = min(INTERNAL_REPLICAS, len(brokers))
+    bad = [(t, ps) for t, ps in _partitions(facts, lambda p: p.replicas < needed) if t in INTERNAL_TOPICS]
     for topic, partitions in bad:
         fewest = min(p.replicas for p in partitions)
         yield Finding(
@@ -225,7 +225,7 @@ def internal_replicas(facts: Facts) -> Iterator[Finding]:
             "While the broker of a single replica is away, groups or transactions stand still. The loss of its disk loses "
             "their state.",
             "Add replicas: write the plan, then execute it.",
-            quoted("sparklog", "reassign", "plan", "--topics", topic, "--replication-factor", str(wanted)),
+            quoted("sparklog", "reassign", "plan", "--topics", topic, "--replication-factor", str(needed)),
         )
 
 

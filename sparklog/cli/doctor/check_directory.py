@@ -43,19 +43,19 @@ def disk_space(facts: Facts) -> Iterator[Finding]:
         disk = directory.disk
         if disk is None:
             continue
-        for free, total, what in (
+        for free, total, resource in (
             (disk.free_bytes, disk.size_bytes, "space"),
             (disk.free_files, disk.files, "inodes"),
         ):
             share = free / total if total > 0 else 1.0
-            is_space = what == "space"
+            is_space = resource == "space"
             error = share < FREE_ERROR or (is_space and free < FREE_BYTES_ERROR)
             if (is_space and free >= FREE_BYTES_FINE) or not (error or share < FREE_WARNING):
                 continue
-            left = f"{free / (1 << 30):,.1f} GiB" if is_space else f"{free:,}"
+            remaining = f"{free / (1 << 30):,.1f} GiB" if is_space else f"{free:,}"
             yield Finding(
                 Severity.error if error else Severity.warning,
-                f"the disk of {directory.path} is nearly full: {left} of {what} left ({share:.1%})",
+                f"the disk of {directory.path} is nearly full: {remaining} of {resource} left ({share:.1%})",
                 "Without space, no record can be appended, compacted or committed; reading continues.",
                 "Free space, delete topics, or let them keep fewer records (`retention.ms`, `retention.bytes`).",
                 quoted("du", "-xsh", "--", directory.path),
@@ -74,7 +74,7 @@ def read_only(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def not_made_to_last(facts: Facts) -> Iterator[Finding]:
+def short_lived(facts: Facts) -> Iterator[Finding]:
     for directory in _directories(facts):
         kind = directory.disk.kind if directory.disk is not None else ""
         below = next((t for t in TEMPORARY if Path(t) in (Path(directory.path), *Path(directory.path).parents)), "")
@@ -191,9 +191,9 @@ def absent_directories(facts: Facts) -> Iterator[Finding]:
 
 
 def mixed_directories(facts: Facts) -> Iterator[Finding]:
-    known = [(d.path, d.identity) for d in _directories(facts) if d.identity is not None]
-    for number, (path, identity) in enumerate(known):
-        for other_path, other in known[:number]:
+    identified = [(d.path, d.identity) for d in _directories(facts) if d.identity is not None]
+    for number, (path, identity) in enumerate(identified):
+        for other_path, other in identified[:number]:
             if identity[:2] != other[:2]:
                 yield Finding(
                     Severity.error,
@@ -248,7 +248,7 @@ CHECKS = (
     Check("data-directory", not_a_data_directory),
     Check("disk-space", disk_space),
     Check("read-only", read_only),
-    Check("not-made-to-last", not_made_to_last),
+    Check("not-made-to-last", short_lived),
     Check("damaged-files", damaged),
     Check("metadata-store", metadata_store),
     Check("foreign-files", foreign_files),

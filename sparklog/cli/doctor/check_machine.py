@@ -56,7 +56,7 @@ def open_metrics(facts: Facts) -> Iterator[Finding]:
 
 def descriptors(facts: Facts) -> Iterator[Finding]:
     holder = facts.data_dir.holder if facts.data_dir is not None else None
-    known = [
+    measured = [
         (used, limit, whose)
         for used, limit, whose in (
             (facts.page.open_files, facts.page.open_files_max, facts.page.url) if facts.page else (-1, -1, ""),
@@ -64,9 +64,9 @@ def descriptors(facts: Facts) -> Iterator[Finding]:
         )
         if limit > 0
     ]
-    if not known and facts.data_dir is not None and facts.host.descriptors_max > 0:
-        known = [(-1, facts.host.descriptors_max, "a broker started from this shell")]
-    for used, limit, whose in known[:1]:
+    if not measured and facts.data_dir is not None and facts.host.descriptors_max > 0:
+        measured = [(-1, facts.host.descriptors_max, "a broker started from this shell")]
+    for used, limit, whose in measured[:1]:
         share = used / limit
         if share >= DESCRIPTORS_WARNING:
             yield Finding(
@@ -151,7 +151,7 @@ def older_store(facts: Facts) -> Iterator[Finding]:
 
 def failing_background(facts: Facts) -> Iterator[Finding]:
     page = facts.page
-    for count, what, why in (
+    for count, noun, why in (
         (
             page.cleaner_failing if page else 0,
             "logs cannot be compacted",
@@ -166,7 +166,7 @@ def failing_background(facts: Facts) -> Iterator[Finding]:
         if count:
             yield Finding(
                 Severity.warning,
-                f"{count:,} {what}",
+                f"{count:,} {noun}",
                 why,
                 "The broker's log has the names and the reason.",
             )

@@ -25,47 +25,51 @@ FRAME_ROOM_BYTES = 64 * 1024
 
 
 def hanging(facts: Facts) -> Iterator[Finding]:
-    for found in () if facts.cluster is None else facts.cluster.hanging:
-        topic, partition = found.partition
+    for producer in () if facts.cluster is None else facts.cluster.hanging:
+        topic, partition = producer.partition
         yield Finding(
             Severity.error,
-            f"producer {found.producer_id} has a transaction open in {topic} partition {partition} from offset "
-            f"{found.first_offset:,} on that no coordinator knows; its last write was {duration(found.quiet_ms / 1000)} ago",
-            f"Readers of committed records stop there: {found.held_back:,} offsets are held back, and no record behind them "
+            f"producer {producer.producer_id} has a transaction open in {topic} partition {partition} from offset "
+            f"{producer.first_offset:,} on that no coordinator knows; its last write was {duration(producer.quiet_ms / 1000)} ago",
+            f"Readers of committed records stop there: {producer.held_back:,} offsets are held back, and no record behind them "
             "is compacted. The transaction never ends by itself.",
             "Abort the transaction: its records then stay invisible.",
             quoted("sparklog", "transaction", "abort", "--topic", topic, "--partition", partition, "--producer-id",
-                   found.producer_id),
+                   producer.producer_id),
         )  # fmt: skip
 
 
 def long_open(facts: Facts) -> Iterator[Finding]:
-    for found in () if facts.cluster is None else facts.cluster.transactions:
-        late = found.timeout_ms >= 0 and found.age_ms > found.timeout_ms + ENDING_MS
-        if found.state != "Ongoing" or (found.age_ms < LONG_OPEN_MS and not late):
+    for transaction in () if facts.cluster is None else facts.cluster.transactions:
+        late = transaction.timeout_ms >= 0 and transaction.age_ms > transaction.timeout_ms + ENDING_MS
+        if transaction.state != "Ongoing" or (transaction.age_ms < LONG_OPEN_MS and not late):
             continue
         timeout = (
-            f"its timeout is {duration(found.timeout_ms / 1000)}" if found.timeout_ms >= 0 else "without a timeout"
+            f"its timeout is {duration(transaction.timeout_ms / 1000)}"
+            if transaction.timeout_ms >= 0
+            else "without a timeout"
         )
         yield Finding(
             Severity.error if late else Severity.warning,
-            f"the transaction of {found.transactional_id} is open for {duration(found.age_ms / 1000)}; {timeout}",
-            f"Readers of committed records stop at its first record in {_places(found.partitions)}.",
+            f"the transaction of {transaction.transactional_id} is open for {duration(transaction.age_ms / 1000)}; {timeout}",
+            f"Readers of committed records stop at its first record in {_places(transaction.partitions)}.",
             "Let the producer end the transaction, or abort it: its records then stay invisible, and the producer gets an error.",
-            quoted("sparklog", "transaction", "abort", found.transactional_id),
+            quoted("sparklog", "transaction", "abort", transaction.transactional_id),
         )
 
 
 def never_ending(facts: Facts) -> Iterator[Finding]:
-    for found in () if facts.cluster is None else facts.cluster.transactions:
-        if found.state in ("PrepareCommit", "PrepareAbort") and found.age_ms > ENDING_MS + max(0, found.timeout_ms):
+    for transaction in () if facts.cluster is None else facts.cluster.transactions:
+        if transaction.state in ("PrepareCommit", "PrepareAbort") and transaction.age_ms > ENDING_MS + max(
+            0, transaction.timeout_ms
+        ):
             yield Finding(
                 Severity.error,
-                f"the transaction of {found.transactional_id} is decided ({found.state}), but its markers are not written "
-                f"in {_places(found.partitions)}",
+                f"the transaction of {transaction.transactional_id} is decided ({transaction.state}), but its markers are not written "
+                f"in {_places(transaction.partitions)}",
                 "Readers of committed records stop there, and the producer cannot begin another transaction.",
                 "One of its partitions cannot be written: mend that partition, and the markers follow by themselves.",
-                quoted("sparklog", "transaction", "describe", found.transactional_id),
+                quoted("sparklog", "transaction", "describe", transaction.transactional_id),
             )
 
 
@@ -126,9 +130,9 @@ def _slow_reader(group: GroupFacts, lag: int, over_s: float) -> Iterator[Finding
         pace = f"reads {read / over_s:,.0f}/s of {produced / over_s:,.0f}/s that are written"
         yield _behind(group, pace, "Add members (up to one per partition), or make them faster.")
     elif lag >= LAG_HUGE and read > produced:
-        left = duration(lag * over_s / (read - produced))
+        remaining = duration(lag * over_s / (read - produced))
         yield _behind(
-            group, f"catches up in about {left}", "No action is needed if that is soon enough.", Severity.note
+            group, f"catches up in about {remaining}", "No action is needed if that is soon enough.", Severity.note
         )
 
 

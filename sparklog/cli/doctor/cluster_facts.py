@@ -79,11 +79,11 @@ class ClusterLook:
             wait_for_broker=False,  # an absent broker is a finding
         ) as admin:
             try:
-                found = admin.describe_cluster()
+                cluster = admin.describe_cluster()
             except SparklogError as e:
                 return facts._replace(problem=str(e), is_refused=not e.retriable), None
-            brokers = {Endpoint(b.host, b.port): b.broker_id for b in found.brokers}
-            facts = facts._replace(has_controller=found.controller_id >= 0)
+            brokers = {Endpoint(b.host, b.port): b.broker_id for b in cluster.brokers}
+            facts = facts._replace(has_controller=cluster.controller_id >= 0)
             addresses = brokers | {e: brokers.get(e, -1) for e in parse_bootstrap(self._bootstrap)}
             facts = facts._replace(brokers=tuple(self._broker(e, number) for e, number in addresses.items()))
             described = self._try("topics", self._describe, admin) or {}
@@ -92,18 +92,18 @@ class ClusterLook:
         ahead_ms = self._seen_ms - self._clock.now_ms()
         return facts, ClockFacts(ahead_ms, at_least=True) if ahead_ms > 0 else None
 
-    def _try(self, what: str, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    def _try(self, part: str, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         """Return the result of `job`. If it fails, add a line to the unknown facts and return None."""
         try:
             return job(*args, **kwargs)
         except SparklogError as e:
-            self._unknown_parts.append(f"{what}: {e}")
+            self._unknown_parts.append(f"{part}: {e}")
             return None
 
-    def _limit(self, what: str, found: list[T], most: int) -> list[T]:
-        if len(found) > most:
-            self._unknown_parts.append(f"{len(found) - most:,} of {len(found):,} {what} (too many)")
-        return found[:most]
+    def _limit(self, noun: str, items: list[T], most: int) -> list[T]:
+        if len(items) > most:
+            self._unknown_parts.append(f"{len(items) - most:,} of {len(items):,} {noun} (too many)")
+        return items[:most]
 
     def _broker(self, endpoint: Endpoint, broker_id: int) -> BrokerFacts:
         address = f"{endpoint.host}:{endpoint.port}"
@@ -112,16 +112,16 @@ class ClusterLook:
         except SparklogError as e:
             return BrokerFacts(address, endpoint.host, broker_id, problem=str(e))
         try:
-            told = connection.broker
+            peer = connection.broker
         finally:
             connection.close()
-        return BrokerFacts(address, endpoint.host, told.broker_id, told.broker_version, told.request_bytes_max)
+        return BrokerFacts(address, endpoint.host, peer.broker_id, peer.broker_version, peer.request_bytes_max)
 
     def _describe(self, admin: Admin) -> dict[str, TopicDescription]:
         names = self._limit("topics", admin.list_topics(include_internal=True), TOPICS_MAX)
-        found = admin.describe_topics(names)
-        self._seen_ms = max([self._seen_ms, *(topic.created_ms for topic in found.values())])
-        return found
+        topics = admin.describe_topics(names)
+        self._seen_ms = max([self._seen_ms, *(topic.created_ms for topic in topics.values())])
+        return topics
 
     def _with_contents(
         self, facts: ClusterFacts, admin: Admin, described: Mapping[str, TopicDescription], interval_s: float
@@ -133,8 +133,8 @@ class ClusterLook:
             if p.error_code == 0
         ]
         ends = self._try("where committed records end", _ends, admin, healthy) or {}
-        there = {b.broker_id for b in facts.brokers if b.broker_id >= 0}
-        topics = tuple(topic_facts(topic, ends, there) for topic in described.values())
+        present = {b.broker_id for b in facts.brokers if b.broker_id >= 0}
+        topics = tuple(topic_facts(topic, ends, present) for topic in described.values())
         opened = self._try("transactions", admin.list_transactions, OPEN_STATES) or []
         self._seen_ms = max([self._seen_ms, *(t.started_ms for t in opened)])
         groups, over_s = self._groups(admin, described, ends, interval_s)
@@ -155,23 +155,23 @@ class ClusterLook:
 
     def _lakes(self, admin: Admin, described: Mapping[str, TopicDescription]) -> tuple[LakeFacts, ...]:
         names = [name for name, topic in described.items() if topic.setting("lake.location")]
-        found = []
+        lakes = []
         for name in self._limit("Delta tables", names, LAKES_MAX):
             lake = self._try(f"the Delta table of {name}", admin.describe_lake, name)
             if lake is not None:
-                found.append(LakeFacts(name, lake.paused, lake.error, lake.lag, lake.lag_seconds))
-        return tuple(found)
+                lakes.append(LakeFacts(name, lake.paused, lake.error, lake.lag, lake.lag_seconds))
+        return tuple(lakes)
 
     def _disks(self, admin: Admin) -> tuple[BrokerDiskFacts, ...]:
-        found = self._try("disks", admin.describe_log_dirs) or {}
+        disks = self._try("disks", admin.describe_log_dirs) or {}
         return tuple(
             BrokerDiskFacts(d.broker_id, d.path, d.usable_bytes, d.total_bytes, d.put_aside)
-            for directories in found.values()
+            for directories in disks.values()
             for d in directories
         )
 
     def _transactions(self, admin: Admin, opened: Iterable[TransactionSummary]) -> tuple[TransactionFacts, ...]:
-        found = []
+        transactions = []
         now_ms = self._clock.now_ms()
         for number, t in enumerate(sorted(opened, key=lambda t: t.started_ms)):
             partitions: tuple[TopicPartition, ...] = ()
@@ -180,8 +180,8 @@ class ClusterLook:
                 places = [] if details is None else details.partitions[:PLACES_MAX]
                 partitions = tuple(TopicPartition(p.topic, p.partition) for p in places)
             age_ms = max(0, now_ms - t.started_ms) if t.started_ms >= 0 else 0
-            found.append(TransactionFacts(t.transactional_id, t.state, age_ms, t.timeout_ms, partitions))
-        return tuple(found)
+            transactions.append(TransactionFacts(t.transactional_id, t.state, age_ms, t.timeout_ms, partitions))
+        return tuple(transactions)
 
     def _hanging_transactions(self, admin: Admin, topics: Iterable[TopicFacts]) -> tuple[HangingFacts, ...]:
         """Return the hanging transactions. Only partitions whose last stable offset is below the end can have some."""
@@ -191,7 +191,7 @@ class ClusterLook:
             for p in topic.partitions
             if 0 <= p.stable_end < p.end
         ]
-        found = []
+        hanging = []
         now_ms = self._clock.now_ms()
         for tp, end in self._limit("partitions that hold readers back", held, HELD_BACK_MAX):
             answer = self._try(f"producers of {tp.topic}-{tp.partition}", admin.describe_producers, tp)
@@ -199,8 +199,8 @@ class ClusterLook:
                 if p.transaction_first_offset >= 0 and p.transactional_id is None:
                     quiet_ms = max(0, now_ms - p.last_timestamp_ms) if p.last_timestamp_ms >= 0 else 0
                     behind = end - p.transaction_first_offset
-                    found.append(HangingFacts(tp, p.producer_id, p.transaction_first_offset, behind, quiet_ms))
-        return tuple(found)
+                    hanging.append(HangingFacts(tp, p.producer_id, p.transaction_first_offset, behind, quiet_ms))
+        return tuple(hanging)
 
     # --- groups ---
 
@@ -212,10 +212,10 @@ class ClusterLook:
         starts = {TopicPartition(n, p.partition): p for n, topic in described.items() for p in topic.partition_details}
         groups = []
         for group in listed:
-            known = {tp: o for tp, o in committed.get(group.group_id, {}).items() if tp in ends and tp in starts}
+            measurable = {tp: o for tp, o in committed.get(group.group_id, {}).items() if tp in ends and tp in starts}
             partitions = tuple(
                 GroupPartition(tp, o, starts[tp].log_start_offset, ends[tp], max(0, starts[tp].size_bytes))
-                for tp, o in sorted(known.items())
+                for tp, o in sorted(measurable.items())
             )
             groups.append(GroupFacts(group.group_id, group.kind, group.members, partitions))
         groups = self._with_due_offsets(admin, described, groups)
@@ -225,40 +225,40 @@ class ClusterLook:
         began_s = self._clock.monotonic_s()
         self._wait(interval_s)
         again = self._committed_offsets(admin, [g.group_id for g in behind])
-        wanted = sorted({p.partition for g in behind for p in g.partitions})
-        later = self._try("where committed records end, again", _ends, admin, wanted) or {}
+        late = sorted({p.partition for g in behind for p in g.partitions})
+        later = self._try("where committed records end, again", _ends, admin, late) or {}
         over_s = self._clock.monotonic_s() - began_s
         looked = {g.group_id: second_look(g, again.get(g.group_id, {}), later) for g in behind}
         return tuple(looked.get(g.group_id, g) for g in groups), over_s
 
     def _committed_offsets(self, admin: Admin, names: Iterable[str]) -> dict[str, Offsets]:
-        found: dict[str, Offsets] = {}
-        left = OFFSETS_MAX
+        by_group: dict[str, Offsets] = {}
+        remaining = OFFSETS_MAX
         for name in names:
-            if left <= 0:
+            if remaining <= 0:
                 self._unknown_parts.append(f"group {name} and the groups after it: too many committed offsets")
                 break
             offsets = self._try(f"group {name}", admin.list_group_offsets, name) or {}
-            found[name] = {tp: o.offset for tp, o in offsets.items()}
-            left -= len(offsets)
-        return found
+            by_group[name] = {tp: o.offset for tp, o in offsets.items()}
+            remaining -= len(offsets)
+        return by_group
 
     def _with_due_offsets(
         self, admin: Admin, described: Mapping[str, TopicDescription], groups: list[GroupFacts]
     ) -> list[GroupFacts]:
         """Set `due_offset` of the partitions with lag. Retention by time soon deletes the records below it."""
         now_ms = self._clock.now_ms()
-        asked: dict[TopicPartition, str | int] = {}
+        times: dict[TopicPartition, str | int] = {}
         for p in (p for group in groups for p in group.partitions if p.lag):
             keep_ms = retention(described[p.partition.topic])[0]
             if 0 <= keep_ms * RETENTION_SHARE <= now_ms:
-                asked[p.partition] = round(now_ms - keep_ms * RETENTION_SHARE)
-        found = self._try("times of records", admin.list_offsets, asked) or {}
+                times[p.partition] = round(now_ms - keep_ms * RETENTION_SHARE)
+        listed = self._try("times of records", admin.list_offsets, times) or {}
 
         def due(p: GroupPartition) -> GroupPartition:
-            if not p.lag or p.partition not in found:
+            if not p.lag or p.partition not in listed:
                 return p
-            offset = found[p.partition].offset
+            offset = listed[p.partition].offset
             return p._replace(due_offset=p.end if offset < 0 else offset)
 
         return [g._replace(partitions=tuple(map(due, g.partitions))) for g in groups]
@@ -327,5 +327,5 @@ def _number(topic: TopicDescription, name: str) -> int:
 
 
 def _ends(admin: Admin, partitions: Iterable[TopicPartition]) -> Offsets:
-    found = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level="read_committed")
-    return {tp: end.offset for tp, end in found.items()}
+    ends = admin.list_offsets(dict.fromkeys(partitions, "latest"), isolation_level="read_committed")
+    return {tp: end.offset for tp, end in ends.items()}

@@ -26,7 +26,7 @@ class Sources(NamedTuple):
     """The sources of a bundle's parts. A source that is None or empty has no part."""
 
     facts: Facts
-    found: list[CheckFinding]
+    findings: list[CheckFinding]
     checks: list[str]
     """Names of all checks."""
     bootstrap_servers: str | None
@@ -52,7 +52,7 @@ def write_bundle(path: Path, sources: Sources, clock: MachineClock, environment:
     from sparklog.cli.destination import destination
 
     config = _config(sources.config)
-    scrubber = Scrubber(known_secrets(config, sources.security, sources.settings, environment))
+    scrubber = Scrubber(secrets_of_sources(config, sources.security, sources.settings, environment))
     with destination(path) as out:
         os.fchmod(out.fileno(), FILE_MODE)
         bundle = Bundle(out, scrubber, clock, lambda line: print(f"  {line}", file=sys.stderr, flush=True))
@@ -66,7 +66,7 @@ def write_bundle(path: Path, sources: Sources, clock: MachineClock, environment:
 
 
 def _fill(bundle: Bundle, sources: Sources, config: BrokerConfig | None, environment: Mapping[str, str]) -> None:
-    parts.add_findings(bundle, sources.facts, sources.found, sources.checks)
+    parts.add_findings(bundle, sources.facts, sources.findings, sources.checks)
     parts.add_environment(bundle, environment)
     urls = [sources.metrics] if sources.metrics else []
     if sources.settings is not None:
@@ -103,7 +103,7 @@ def _config(path: Path | None) -> BrokerConfig | None:
         return None
 
 
-def known_secrets(
+def secrets_of_sources(
     config: BrokerConfig | None,
     security: ClientSecurity | None,
     settings: SecuritySettings | None,
@@ -112,15 +112,15 @@ def known_secrets(
     """Return all secrets in the given settings and variables, to be removed from the bundle."""
     from sparklog.security.secrets import is_sensitive
 
-    found = secrets_of_environment(environment)
+    secrets = secrets_of_environment(environment)
     if security is not None:
-        found += security.secrets
+        secrets += security.secrets
     if settings is not None:
-        found += [Secret(text) for name, text in settings.items() if is_sensitive(name)]
+        secrets += [Secret(text) for name, text in settings.items() if is_sensitive(name)]
     if config is not None:
-        found += [value for value in config.security.settings.values() if isinstance(value, Secret)]
-        found += secrets_of_options(config.remote_log_storage_options)
-    return found
+        secrets += [value for value in config.security.settings.values() if isinstance(value, Secret)]
+        secrets += secrets_of_options(config.remote_log_storage_options)
+    return secrets
 
 
 def _logs(config: BrokerConfig | None) -> Iterable[Path]:

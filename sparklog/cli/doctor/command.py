@@ -113,9 +113,11 @@ def doctor(
 
         if not rows or not row_bytes:
             raise typer.BadParameter("--plan needs --rows and --row-bytes, as in --plan --rows 50k --row-bytes 200B")
-        wanted = brokers or replicas
+        planned_brokers = brokers or replicas
         counts = partitions, readers, groups, connections
-        run_plan(load_of(rows, row_bytes, retention, replicas, wanted, *counts, compression), data_dir, json=json)
+        run_plan(
+            load_of(rows, row_bytes, retention, replicas, planned_brokers, *counts, compression), data_dir, json=json
+        )
         return
     if rows or row_bytes:
         raise typer.BadParameter("--rows and --row-bytes belong to --plan")
@@ -135,13 +137,13 @@ def doctor(
     facts = _with_data_dir(facts, data_dir, log_dirs, verify) if data_dir is not None else facts
     facts = _with_cluster(facts, bootstrap_servers, interval_s) if bootstrap_servers is not None else facts
     facts = _with_page(facts, url) if url else facts
-    found = examine(facts, CHECKS)
+    findings = examine(facts, CHECKS)
     if json:
         import msgspec
 
-        print(msgspec.json.encode(as_json(found, facts, [check.name for check in CHECKS])).decode())
+        print(msgspec.json.encode(as_json(findings, facts, [check.name for check in CHECKS])).decode())
     else:
-        for line in as_text(found, facts, len(CHECKS), colours=sys.stdout.isatty()):
+        for line in as_text(findings, facts, len(CHECKS), colours=sys.stdout.isatty()):
             print(line)
     if bundle is not None:
         from sparklog.cli.doctor.collect import Sources, write_bundle
@@ -149,10 +151,10 @@ def doctor(
 
         names = [check.name for check in CHECKS]
         security = client_settings(), client_security()
-        sources = Sources(facts, found, names, bootstrap_servers, config, url, log_bytes, timeout_ms(), *security)
+        sources = Sources(facts, findings, names, bootstrap_servers, config, url, log_bytes, timeout_ms(), *security)
         write_bundle(bundle, sources, SystemClock(), os.environ)
-    if found:
-        raise typer.Exit(exit_status(found))
+    if findings:
+        raise typer.Exit(exit_status(findings))
 
 
 def _with_data_dir(facts: Facts, path: Path, log_dirs: tuple[Path, ...], deep: bool | None) -> Facts:

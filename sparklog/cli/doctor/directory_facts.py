@@ -67,10 +67,10 @@ def data_dir_facts(path: Path, log_dirs: Iterable[Path] = (), *, deep: bool | No
         os.listdir(path)  # noqa: PTH208 - to raise
     except (StorageError, OSError) as e:
         return DataDirFacts(str(path), f"{path} cannot be read: {e}")
-    given = [d.absolute() for d in log_dirs]
-    wanted = given or remembered or [path]
-    directories = [directory_facts(d, deep=deep) for d in dict.fromkeys(wanted) if d.is_dir()]
-    absent = [str(d) for d in dict.fromkeys([*wanted, *remembered]) if not d.is_dir() or not (d / META_FILE).exists()]
+    named = [d.absolute() for d in log_dirs]
+    examined = named or remembered or [path]
+    directories = [directory_facts(d, deep=deep) for d in dict.fromkeys(examined) if d.is_dir()]
+    absent = [str(d) for d in dict.fromkeys([*examined, *remembered]) if not d.is_dir() or not (d / META_FILE).exists()]
     is_new = not remembered and not any(d.identity or d.partitions for d in directories)
     if is_new and not (path / METADATA_FILE).exists():
         problem = f"{path} is not a data directory: it has neither {META_FILE} nor {METADATA_FILE}"
@@ -109,11 +109,11 @@ def directory_facts(path: Path, *, deep: bool | None, verified_bytes_max: int = 
     aside = [e.name for e in entries if STRAY.fullmatch(e.name) or e.name.endswith(MISPLACED_SUFFIX)]
     aside += [f"{p.name}/{f.name}" for p in partitions for f in p.glob(f"*{QUARANTINE_SUFFIX}")]
     meta = _read(path / META_FILE)
-    found = decode(meta, DataDirMeta) if meta is not None else None
+    stored = decode(meta, DataDirMeta) if meta is not None else None
     facts = DirectoryFacts(
         str(path),
         "",
-        (found.cluster_id, found.broker_id, found.data_dir_id) if found is not None else None,
+        (stored.cluster_id, stored.broker_id, stored.data_dir_id) if stored is not None else None,
         disk_facts(path),
         len(partitions),
         (path / CLEAN_SHUTDOWN_FILE).exists(),
@@ -122,7 +122,7 @@ def directory_facts(path: Path, *, deep: bool | None, verified_bytes_max: int = 
         tuple(others),
         _user(owner),
     )
-    return _verify(facts, path, deep, verified_bytes_max) if partitions or found is not None else facts
+    return _verify(facts, path, deep, verified_bytes_max) if partitions or stored is not None else facts
 
 
 def _verify(facts: DirectoryFacts, path: Path, deep: bool | None, bytes_max: int) -> DirectoryFacts:
@@ -131,8 +131,12 @@ def _verify(facts: DirectoryFacts, path: Path, deep: bool | None, bytes_max: int
         return facts._replace(damage=None, size_bytes=size_bytes)
     by_place: dict[str, list[str]] = {}
     for finding in verify([path]).damage:
-        found = Path(finding.path)
-        place = path / found.relative_to(path).parts[0] if found.is_relative_to(path) and found.parent != path else path
+        damaged = Path(finding.path)
+        place = (
+            path / damaged.relative_to(path).parts[0]
+            if damaged.is_relative_to(path) and damaged.parent != path
+            else path
+        )
         by_place.setdefault(str(place), []).append(str(finding))
     damage = tuple(
         (place, messages[0] + (f" (and {len(messages) - 1} more places there)" if len(messages) > 1 else ""))
@@ -173,16 +177,16 @@ def _read(path: Path) -> bytes | None:
 def disk_facts(path: Path) -> DiskFacts | None:
     """Return the facts of the file system of `path`; None if they cannot be read."""
     try:
-        found = os.statvfs(path)
+        statistics = os.statvfs(path)
     except OSError:
         return None
     mount, kind = mounted_at(path.resolve(), (_read(PROC / "mounts") or b"").decode("utf-8", "replace"))
     return DiskFacts(
-        found.f_blocks * found.f_frsize,
-        found.f_bavail * found.f_frsize,
-        found.f_files,
-        found.f_favail,
-        bool(found.f_flag & os.ST_RDONLY),
+        statistics.f_blocks * statistics.f_frsize,
+        statistics.f_bavail * statistics.f_frsize,
+        statistics.f_files,
+        statistics.f_favail,
+        bool(statistics.f_flag & os.ST_RDONLY),
         kind,
         mount,
     )
@@ -224,14 +228,14 @@ def metadata_problem(path: Path, *, is_running: bool) -> str:
     try:
         store = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5)
         try:
-            ((told,),) = store.execute("PRAGMA quick_check(1)").fetchall()
+            ((result,),) = store.execute("PRAGMA quick_check(1)").fetchall()
         finally:
             store.close()
     except sqlite3.OperationalError:
         return ""  # busy, or with a journal that the next broker applies
     except (sqlite3.DatabaseError, ValueError) as e:
         return f"{path} is damaged: {e}"
-    return "" if told == "ok" else f"{path} is damaged: {told}"
+    return "" if result == "ok" else f"{path} is damaged: {result}"
 
 
 # --- the process that holds the lock ---
@@ -240,10 +244,10 @@ def metadata_problem(path: Path, *, is_running: bool) -> str:
 def lock_holder(path: Path) -> ProcessFacts | None:
     """Return the process that holds the directory's lock; None if no process that is visible here holds it."""
     try:
-        found = (path / LOCK_FILE).stat()
+        status = (path / LOCK_FILE).stat()
     except OSError:
         return None
-    place = (os.major(found.st_dev), os.minor(found.st_dev), found.st_ino)
+    place = (os.major(status.st_dev), os.minor(status.st_dev), status.st_ino)
     pid = holder_of(place, (_read(PROC / "locks") or b"").decode("ascii", "replace"))
     return None if pid is None else process_facts(pid)
 
@@ -253,9 +257,9 @@ def holder_of(place: tuple[int, int, int], locks: str) -> int | None:
 
     `place` is the file's device (major, minor) and inode, `locks` the text of /proc/locks.
     """
-    for found in _PLACE.finditer(locks):
-        if (int(found[3], 16), int(found[4], 16), int(found[5])) == place and int(found[2]) > 0:
-            return int(found[2])
+    for match in _PLACE.finditer(locks):
+        if (int(match[3], 16), int(match[4], 16), int(match[5])) == place and int(match[2]) > 0:
+            return int(match[2])
     return None
 
 
@@ -288,5 +292,5 @@ def host_facts() -> HostFacts:
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    told = (_read(PROC / "sys/vm/overcommit_memory") or b"-1").decode("ascii", "replace").strip()
-    return HostFacts(int(told) if told.isdecimal() else -1, -1 if hard == resource.RLIM_INFINITY else hard)
+    overcommit = (_read(PROC / "sys/vm/overcommit_memory") or b"-1").decode("ascii", "replace").strip()
+    return HostFacts(int(overcommit) if overcommit.isdecimal() else -1, -1 if hard == resource.RLIM_INFINITY else hard)

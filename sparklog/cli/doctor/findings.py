@@ -27,7 +27,7 @@ class Finding(NamedTuple):
     """A fault."""
 
     severity: Severity
-    what: str
+    fault: str
     """The fault."""
     why: str
     """The consequence of the fault."""
@@ -55,8 +55,8 @@ class CheckFinding(NamedTuple):
 
 def examine(facts: Facts, checks: Iterable[Check]) -> list[CheckFinding]:
     """Run the checks and return their findings, sorted by severity, the worst first, and then by check."""
-    found = [CheckFinding(check.name, finding) for check in checks for finding in _limit(check.look(facts))]
-    return sorted(found, key=lambda f: -f.finding.severity)
+    findings = [CheckFinding(check.name, finding) for check in checks for finding in _limit(check.look(facts))]
+    return sorted(findings, key=lambda f: -f.finding.severity)
 
 
 def _limit(findings: Iterable[Finding]) -> Iterator[Finding]:
@@ -66,12 +66,12 @@ def _limit(findings: Iterable[Finding]) -> Iterator[Finding]:
     rest = ordered[FINDINGS_MAX:]
     if rest:
         last = rest[0]
-        yield last._replace(what=f"{len(rest)} more like these, the first: {last.what}")
+        yield last._replace(fault=f"{len(rest)} more like these, the first: {last.fault}")
 
 
-def exit_status(found: Sequence[CheckFinding]) -> int:
+def exit_status(findings: Sequence[CheckFinding]) -> int:
     """Return the exit status of the findings: 0 without warnings, 1 with warnings, 2 with errors."""
-    return max((int(f.finding.severity) for f in found), default=0)
+    return max((int(f.finding.severity) for f in findings), default=0)
 
 
 def named(names: Sequence[object]) -> str:

@@ -41,23 +41,23 @@ def names_secret(name: str) -> bool:
 
 def secrets_of_environment(environment: Mapping[str, str]) -> list[Secret]:
     """Return the secrets in environment variables: values of sensitive names, and passwords in URLs."""
-    found = []
+    texts = []
     for name, value in environment.items():
         if names_secret(name):
-            found.append(value)
-        found += [part for user in _USER_OF_URL.findall(value) for part in _parts_of(user)]
-    return [Secret(value) for value in found if value]
+            texts.append(value)
+        texts += [part for user in _USER_OF_URL.findall(value) for part in _parts_of(user)]
+    return [Secret(value) for value in texts if value]
 
 
 def secrets_of_options(text: str) -> list[Secret]:
     """Return the secrets in the options of an object store: the whole text, and each text value of its JSON."""
-    found = [text.strip()]
+    texts = [text.strip()]
     try:
         options = json.loads(text)
     except ValueError:
         options = None
-    found += [str(v) for v in _leaves(options) if isinstance(v, str)]
-    return [Secret(value) for value in found if value]
+    texts += [str(v) for v in _leaves(options) if isinstance(v, str)]
+    return [Secret(value) for value in texts if value]
 
 
 def _leaves(value: Any) -> list[Any]:

@@ -76,15 +76,15 @@ def dump(
             print_producer_file(content)
         return
     damaged = False
-    left = records
+    remaining = records
     segments = segment_paths(path)
     if not segments and format is TextFormat.text:
         print(f"{path}: no record was written to this partition, or none is left on this disk")
     for file in segments:
         facts = dump_segment(file)
         damaged = damaged or facts.is_damaged
-        rows = list(read_records(facts, left)) if left else []
-        left -= len(rows)
+        rows = list(read_records(facts, remaining)) if remaining else []
+        remaining -= len(rows)
         if format is TextFormat.json:
             import msgspec
 

@@ -80,7 +80,7 @@ def rebuild_metadata(
         raise typer.Exit(1)
     with ExitStack() as locks:
         for directory in dict.fromkeys(map(absolute, (data_dir, *directories))):
-            locks.enter_context(locked(directory, wanted=yes))
+            locks.enter_context(locked(directory, takes_lock=yes))
         rebuilt = rebuild(
             directories,
             files,
@@ -111,12 +111,12 @@ def _security(rebuilt: Rebuilt, path: Path, copy: Path | None, *, lost_is_fine: 
     from sparklog.metadata.local_store import read_security_records
     from sparklog.metadata.lost_security import denies_everything
 
-    found = read_security_records(copy or path)
-    if found is None and copy is not None:
+    records = read_security_records(copy or path)
+    if records is None and copy is not None:
         raise InvalidConfigError(f"--security-from {copy}: users, ACLs and quotas cannot be read from it")
-    if found is not None:
-        rebuilt.security_records = found
-        return f"users, ACLs and quotas: {len(found)} records from {copy or path}"
+    if records is not None:
+        rebuilt.security_records = records
+        return f"users, ACLs and quotas: {len(records)} records from {copy or path}"
     if lost_is_fine:
         return "users, ACLs and quotas: none"
     rebuilt.security_records = denies_everything()
@@ -131,8 +131,8 @@ def _print(rebuilt: Rebuilt, problem: str | None) -> None:
     print(f"metadata.db: {problem or 'sound, replaced because of --force'}")
     for topic in rebuilt.topics:
         print(f"topic {topic.name}: {topic.kind}, {topic.partitions} partitions, {len(topic.schemas)} schemas")
-        for what in rebuilt.unknown.get(topic.name, ()):
-            print(f"  unknown: {what}")
+        for fact in rebuilt.unknown.get(topic.name, ()):
+            print(f"  unknown: {fact}")
     for path, reason in rebuilt.left_out:
         print(f"left out: {path}: {reason}")
     print(f"producer ids continue at {rebuilt.next_producer_id}, schema ids at {rebuilt.next_schema_id}")

@@ -48,7 +48,7 @@ def repair(
 
     directories = [path] if _is_lost_partition(path) else partition_directories(path)
     to_repair = failed = 0
-    with locked(absolute(directories[0]).parent, wanted=yes):
+    with locked(absolute(directories[0]).parent, takes_lock=yes):
         for directory in directories:
             try:
                 report = repair_partition(directory, RealFiles(), dry_run=not yes)
@@ -80,10 +80,10 @@ def _is_lost_partition(path: Path) -> bool:
 
 
 @contextmanager
-def locked(log_directory: Path, *, wanted: bool) -> Iterator[None]:
+def locked(log_directory: Path, *, takes_lock: bool) -> Iterator[None]:
     """Hold the lock of a log directory, so that no broker starts meanwhile.
 
-    No lock is taken without `wanted`, or if the directory is not a log directory. Raises DataDirLockedError.
+    No lock is taken without `takes_lock`, or if the directory is not a log directory. Raises DataDirLockedError.
     """
     from sparklog.environment.files import RealFiles
     from sparklog.errors import DataDirLockedError
@@ -92,7 +92,7 @@ def locked(log_directory: Path, *, wanted: bool) -> Iterator[None]:
     from sparklog.log.model.watched_files import LOCK_FILE
 
     is_one = (log_directory / LOCK_FILE).exists() or (log_directory / META_FILE).exists()
-    if not wanted or not is_one:
+    if not takes_lock or not is_one:
         yield
         return
     try:

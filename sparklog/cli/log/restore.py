@@ -31,7 +31,7 @@ def restore_remote(
     from sparklog.log.tiering.object_store import ObjectStore, parse_options
     from sparklog.log.tiering.restore import restore_journal
 
-    with locked(absolute(path).parent, wanted=yes):
+    with locked(absolute(path).parent, takes_lock=yes):
         restored = restore_journal(
             RealFiles(), path, ObjectStore(url, parse_options(options, "--options"), setting="--url"), dry_run=not yes
         )

@@ -98,9 +98,9 @@ def segment_paths(path: Path) -> list[Path]:
     """Return the segment file `path`, or the segment files of the partition directory `path` in offset order. Raises
     LogCorruptError for a directory that is not a partition's."""
     if path.is_dir():
-        found = sorted(p for p in path.iterdir() if segment.parse_segment_name(p.name) is not None)
-        if found or (path / PARTITION_FILE).exists():
-            return found
+        paths = sorted(p for p in path.iterdir() if segment.parse_segment_name(p.name) is not None)
+        if paths or (path / PARTITION_FILE).exists():
+            return paths
         deeper = sorted(p.parent.name for p in path.glob(f"*/*{segment.SUFFIX}"))
         hint = f"; partitions in it: {', '.join(dict.fromkeys(deeper))}" if deeper else ""
         raise LogCorruptError(f"{path}: no segment files in this directory, which is no partition's{hint}")
@@ -150,23 +150,23 @@ def read_records(facts: SegmentFacts, limit: int) -> Iterator[dict[str, Any]]:
     """Yield the first `limit` records of a segment, each with its offset, up to the first damaged batch."""
     from sparklog.export.printable import printable
 
-    left = limit
+    remaining = limit
     schema = topic_schema(facts.schema)
     with open(open_regular(Path(facts.path)), "rb") as file:  # noqa: PTH123  (a descriptor)
         read = _reader(file.fileno())
         for b in facts.batches:
-            if left <= 0 or not b.crc_ok or b.problem:
+            if remaining <= 0 or not b.crc_ok or b.problem:
                 return
             data = read(b.position, b.size_bytes)
             header = batches.decode_header(data)
             rows, offsets = decode_rows(data, schema, header, inflated_bytes_max=TOOL_INFLATED_BYTES_MAX)
             numbers = row_offsets(header, offsets).tolist()
-            rows = rows.slice(0, left)
+            rows = rows.slice(0, remaining)
             names = rows.schema.names
             columns = [printable(column) for column in rows.columns]
             for offset, row in zip(numbers, zip(*columns, strict=True), strict=False):
                 yield {"_offset": offset, **dict(zip(names, row, strict=True))}
-            left -= rows.num_rows
+            remaining -= rows.num_rows
 
 
 def read_indexes(path: Path, base_offset: int) -> dict[str, list[dict[str, int]]]:
@@ -174,7 +174,7 @@ def read_indexes(path: Path, base_offset: int) -> dict[str, list[dict[str, int]]
 
     A missing index file has no key. An incomplete last entry and the checksum are left out.
     """
-    found: dict[str, list[dict[str, int]]] = {}
+    indexes: dict[str, list[dict[str, int]]] = {}
     for name, module in (("offset_index", offset_index), ("time_index", time_index)):
         count = _entries(path, module)
         if count is None:
@@ -184,8 +184,8 @@ def read_indexes(path: Path, base_offset: int) -> dict[str, list[dict[str, int]]
         offsets = (entries["relative_offset"].astype(np.int64) + base_offset).tolist()
         other = "position" if "position" in (module.ENTRY.names or ()) else "timestamp_ms"
         values = entries[other].tolist()
-        found[name] = [{"offset": o, other: v} for o, v in zip(offsets, values, strict=True)]
-    return found
+        indexes[name] = [{"offset": o, other: v} for o, v in zip(offsets, values, strict=True)]
+    return indexes
 
 
 def _reader(descriptor: int) -> segment.PositionedRead:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sparklog.security.acls import PatternType as AclPattern
     from sparklog.security.principals import Principal
 
-    Wanted = tuple[ResourceType, str]
+    AclTarget = tuple[ResourceType, str]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -130,11 +130,11 @@ def add(
     if not subjects:
         raise typer.BadParameter("name a principal: --allow-principal User:NAME or --deny-principal User:NAME")
     pattern = parse_choice(PatternType, resource_pattern_type, "--resource-pattern-type")
-    wanted = _operations(resources, operation, producer=producer, idempotent=idempotent, consumer=consumer)
+    targets = _operations(resources, operation, producer=producer, idempotent=idempotent, consumer=consumer)
     acls = [
-        check_acl(Acl(kind, _pattern_of(kind, pattern), name, who, host, what, permission))
-        for (kind, name), what in wanted
-        for permission, who, host in subjects
+        check_acl(Acl(kind, _pattern_of(kind, pattern), name, acl_principal, host, acl_operation, permission))
+        for (kind, name), acl_operation in targets
+        for permission, acl_principal, host in subjects
     ]
     with open_admin(bootstrap_servers) as admin:
         new = admin.create_acls(acls)
@@ -165,14 +165,18 @@ def list_acls(
     from sparklog.security.principals import stored_principal
 
     resources = _resources(topic, group, transactional_id, user, cluster=cluster, needed=False)
-    who = set(map(stored_principal, principal or []))
-    what = {parse_choice(Operation, text, "operation") for text in operation or []}
+    principals = set(map(stored_principal, principal or []))
+    operations = {parse_choice(Operation, text, "operation") for text in operation or []}
     with open_admin(bootstrap_servers) as admin:
         filters = [_filter(resource, resource_pattern_type) for resource in resources] or [
             _filter(None, resource_pattern_type)
         ]
-        found = {acl for wanted in filters for acl in admin.describe_acls(wanted)}
-    shown = sorted(acl for acl in found if (not who or acl.principal in who) and (not what or acl.operation in what))
+        acls = {acl for acl_filter in filters for acl in admin.describe_acls(acl_filter)}
+    shown = sorted(
+        acl
+        for acl in acls
+        if (not principals or acl.principal in principals) and (not operations or acl.operation in operations)
+    )
     if not shown:
         print("no such ACLs", file=sys.stderr)
         return
@@ -211,27 +215,30 @@ def remove(
     resources = _resources(topic, group, transactional_id, user, cluster=cluster)
     named = _subjects(allow_principal, deny_principal, allow_host, deny_host, new=False)
     subjects: Sequence[tuple[Permission | None, Principal | None, str | None]] = named or [(None, None, None)]
-    wanted: list[tuple[Wanted, Operation | None]]
+    targets: list[tuple[AclTarget, Operation | None]]
     if operation or producer or consumer or idempotent:
-        wanted = list(_operations(resources, operation, producer=producer, idempotent=idempotent, consumer=consumer))
+        targets = list(_operations(resources, operation, producer=producer, idempotent=idempotent, consumer=consumer))
     else:
-        wanted = [(resource, None) for resource in resources]
+        targets = [(resource, None) for resource in resources]
     filters = [
         _filter(resource, resource_pattern_type)._replace(
-            principal=who, permission=permission, operation=what, host=host if allow_host or deny_host else None
+            principal=acl_principal,
+            permission=permission,
+            operation=acl_operation,
+            host=host if allow_host or deny_host else None,
         )
-        for resource, what in wanted
-        for permission, who, host in subjects
+        for resource, acl_operation in targets
+        for permission, acl_principal, host in subjects
     ]
     with open_admin(bootstrap_servers) as admin:
-        found = sorted({acl for f in filters for acl in admin.describe_acls(f)})
-        if not found:
+        acls = sorted({acl for f in filters for acl in admin.describe_acls(f)})
+        if not acls:
             print("no such ACLs", file=sys.stderr)
             return
-        for acl in found:
+        for acl in acls:
             print(_line(acl))
         if not yes:
-            typer.confirm(f"remove {len(found)} ACLs?", abort=True)
+            typer.confirm(f"remove {len(acls)} ACLs?", abort=True)
         removed: set[Acl] = set()
         try:
             for start in range(0, len(filters), _FILTERS_AT_ONCE):
@@ -256,7 +263,7 @@ def _resources(
     *,
     cluster: bool,
     needed: bool = True,
-) -> list[Wanted]:
+) -> list[AclTarget]:
     """Return the resources of the options. Raises typer.BadParameter if none is given, unless `needed` is False."""
     from sparklog.security.acls import CLUSTER, ResourceType
 
@@ -266,12 +273,12 @@ def _resources(
         (ResourceType.TRANSACTIONAL_ID, transactional_ids),
         (ResourceType.USER, users),
     )
-    found: list[Wanted] = [(kind, name) for kind, names in named for name in names or []]
+    resources: list[AclTarget] = [(kind, name) for kind, names in named for name in names or []]
     if cluster:
-        found.append((CLUSTER.resource_type, CLUSTER.name))
-    if needed and not found:
+        resources.append((CLUSTER.resource_type, CLUSTER.name))
+    if needed and not resources:
         raise typer.BadParameter("name a resource: --topic, --group, --transactional-id, --cluster or --user")
-    return found
+    return resources
 
 
 def _subjects(
@@ -287,20 +294,20 @@ def _subjects(
     from sparklog.security.acls import ANY_NAME, Permission, canonical_host
     from sparklog.security.principals import parse_principal, stored_principal
 
-    found = []
+    subjects = []
     for permission, principals, hosts in ((Permission.ALLOW, allow, allow_hosts), (Permission.DENY, deny, deny_hosts)):
         if hosts and not principals:
             word = permission.value.lower()
             raise typer.BadParameter(f"--{word}-host needs --{word}-principal")
         for text in principals or []:
             principal = parse_principal(text, wildcard=True) if new else stored_principal(text)
-            found += [(permission, principal, canonical_host(host)) for host in hosts or [ANY_NAME]]
-    return found
+            subjects += [(permission, principal, canonical_host(host)) for host in hosts or [ANY_NAME]]
+    return subjects
 
 
 def _operations(
-    resources: list[Wanted], given: list[str] | None, *, producer: bool, idempotent: bool, consumer: bool
-) -> list[tuple[Wanted, Operation]]:
+    resources: list[AclTarget], texts: list[str] | None, *, producer: bool, idempotent: bool, consumer: bool
+) -> list[tuple[AclTarget, Operation]]:
     """Return pairs of resource and operation, of `--operation` or of `--producer`, `--consumer` and `--idempotent`.
     Raises typer.BadParameter, InvalidConfigError."""
     from sparklog.security.acl_records import parse_choice
@@ -309,9 +316,9 @@ def _operations(
     if not (producer or consumer):
         if idempotent:
             raise typer.BadParameter("--idempotent belongs to --producer")
-        operations = [parse_choice(Operation, text, "operation") for text in given or [Operation.ALL]]
+        operations = [parse_choice(Operation, text, "operation") for text in texts or [Operation.ALL]]
         return [(resource, operation) for resource in resources for operation in operations]
-    if given:
+    if texts:
         raise typer.BadParameter("--producer and --consumer imply the operations: leave --operation out")
     kinds = {kind for kind, _ in resources}
     if ResourceType.TOPIC not in kinds or (consumer and ResourceType.GROUP not in kinds):
@@ -327,10 +334,10 @@ def _operations(
     if useless:
         raise typer.BadParameter(f"{useless[0]!r}: --producer covers topics and transactional ids, --consumer "
                                  "topics and groups")  # fmt: skip
-    found = [(resource, operation) for resource in resources for operation in sorted(needs[resource[0]])]
+    needed = [(resource, operation) for resource in resources for operation in sorted(needs[resource[0]])]
     if idempotent:
-        found.append(((CLUSTER.resource_type, CLUSTER.name), Operation.IDEMPOTENT_WRITE))
-    return found
+        needed.append(((CLUSTER.resource_type, CLUSTER.name), Operation.IDEMPOTENT_WRITE))
+    return needed
 
 
 def _pattern_of(kind: ResourceType, pattern: str) -> AclPattern:
@@ -340,7 +347,7 @@ def _pattern_of(kind: ResourceType, pattern: str) -> AclPattern:
     return PatternType.LITERAL if kind is ResourceType.CLUSTER else PatternType(pattern)
 
 
-def _filter(resource: Wanted | None, pattern_type: str) -> AclFilter:
+def _filter(resource: AclTarget | None, pattern_type: str) -> AclFilter:
     from sparklog.security.acl_records import filter_from_texts
 
     kind, name = resource if resource is not None else (None, None)

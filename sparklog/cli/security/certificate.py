@@ -59,9 +59,9 @@ def add_broker(
     """Create the certificate and the settings of one more broker."""
     from sparklog.security import cluster_setup
 
-    made = cluster_setup.add_broker(directory, broker_id, cluster_setup.BrokerPlace(hostname, port, data_dir), _now())
-    print(f"made in {made}: certificate and settings of broker {broker_id} for {hostname}")
-    print(f"next:\n  sparklog broker --config {made}/broker.toml")
+    path = cluster_setup.add_broker(directory, broker_id, cluster_setup.BrokerPlace(hostname, port, data_dir), _now())
+    print(f"made in {path}: certificate and settings of broker {broker_id} for {hostname}")
+    print(f"next:\n  sparklog broker --config {path}/broker.toml")
 
 
 @app.command("renew", epilog=_RENEW_EPILOG)

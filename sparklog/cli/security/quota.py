@@ -68,13 +68,13 @@ def describe(
 
     from sparklog.security.quotas import Entity
 
-    wanted = _entity((user, user_defaults), (client_id, client_defaults), (ip, ip_defaults))
+    selected = _entity((user, user_defaults), (client_id, client_defaults), (ip, ip_defaults))
     with open_admin(bootstrap_servers) as admin:
-        found = admin.describe_client_quotas()
+        described = admin.describe_client_quotas()
     shown = {
         entity: quotas
-        for entity, quotas in found.quotas.items()
-        if wanted == Entity() or all(w in (None, e) for w, e in zip(wanted, entity, strict=True))
+        for entity, quotas in described.quotas.items()
+        if selected == Entity() or all(w in (None, e) for w, e in zip(selected, entity, strict=True))
     }
     if not shown:
         print("no such quotas", file=sys.stderr)
@@ -84,14 +84,14 @@ def describe(
     table = console.table("user", "client id", "address", "quota", "limit", "used", right=("limit", "used"))
     for entity in sorted(shown, key=lambda e: (e.user or "", e.client_id or "", e.ip or "")):
         for name, limit in sorted(shown[entity].items()):
-            used = found.used.get(entity, {}).get(name)
+            used = described.used.get(entity, {}).get(name)
             table.add_row(*map(_name, entity), name, f"{limit:.15g}", "" if used is None else str(used))
     console.stdout().print(table)
-    for group in found.throttled:
-        who = ", ".join(
-            f"{what} {name}" for what, name in (("user", group.user), ("client", group.client_id)) if name is not None
+    for group in described.throttled:
+        names = ", ".join(
+            f"{noun} {name}" for noun, name in (("user", group.user), ("client", group.client_id)) if name is not None
         )
-        print(f"{who} has to wait for another {group.throttle_ms} ms ({group.quota})")
+        print(f"{names} has to wait for another {group.throttle_ms} ms ({group.quota})")
 
 
 @app.command("alter")
@@ -123,9 +123,9 @@ def alter(
         )
     added = [pair for text in add_config or [] for pair in parse_list(text)]
     removed = [name for text in delete_config or [] for name in parse_list(text)]
-    given = parse_changes(added, removed, "--add-config", "--delete-config")
+    parsed = parse_changes(added, removed, "--add-config", "--delete-config")
     changes: dict[str, float | None] = {
-        parse_key(name): None if value is None else _limit(name, value) for name, value in given.items()
+        parse_key(name): None if value is None else _limit(name, value) for name, value in parsed.items()
     }
     if not changes:
         raise typer.BadParameter("name a quota: --add-config QUOTA=LIMIT or --delete-config QUOTA")

@@ -35,8 +35,8 @@ def make_secure_setup(
     names = hostnames or _own_names(host)
     everywhere = host in ("0.0.0.0", "::")
     place = Place("" if everywhere else host, port, tuple(names), advertised or "", data_dir)
-    made = secure_setup(directory, place, datetime.datetime.now(datetime.UTC), user)
-    _print_steps(made.directory, made.user, names)
+    setup = secure_setup(directory, place, datetime.datetime.now(datetime.UTC), user)
+    _print_steps(setup.directory, setup.user, names)
 
 
 def make_secure_cluster(
@@ -70,12 +70,12 @@ def make_secure_cluster(
     if "/" not in zookeeper:
         raise InvalidConfigError(f"--zookeeper {zookeeper}: name a path, too, as in {zookeeper}/sparklog")
     where = places(names, port, data_dir)
-    made = secure_cluster_setup(directory, where, zookeeper, datetime.datetime.now(datetime.UTC), user)
+    paths = secure_cluster_setup(directory, where, zookeeper, datetime.datetime.now(datetime.UTC), user)
     quoted = shlex.quote(str(directory))
     secured = f"--command-config {quoted}/client.properties"
     print(f"made in {directory}: an authority, the super user {user}, and for each broker a directory")
     print("next: take each directory to its machine, to the same path, and start it there")
-    for name, place in zip(made, where, strict=True):
+    for name, place in zip(paths, where, strict=True):
         print(f"  sparklog broker --config {quoted}/{name}/broker.toml   # at {place.name}:{place.port}")
     print(
         f"""then:

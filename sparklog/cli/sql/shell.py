@@ -102,7 +102,7 @@ class SqlShell:
         """Return the result of `complete` for the text before the cursor; no completion if no broker answers."""
         try:
             self._words = self._words or keywords(self._session)
-            return complete(before, self._known_topics(), self._columns_of, self._words)
+            return complete(before, self._topic_names(), self._columns_of, self._words)
         except SparklogError:
             return 0, []
 
@@ -157,7 +157,7 @@ class SqlShell:
             return
         self.format = OutputFormat(name)
 
-    def _known_topics(self) -> list[str]:
+    def _topic_names(self) -> list[str]:
         if time.monotonic() >= self._topics_until:
             self._topics = self._session.topics()
             self._columns.clear()
@@ -202,7 +202,7 @@ def _prompt_session(shell: SqlShell, terminal: tuple[Input, Output] | None) -> P
     except ImportError as e:
         raise InvalidConfigError(f"the prompt needs the libraries prompt_toolkit and pygments: {EXTRA}") from e
     more = Condition(lambda: not is_complete(get_app().current_buffer.text))
-    given, shown = terminal or (None, None)
+    source, shown = terminal or (None, None)
     return PromptSession(
         multiline=more,
         history=_history() if terminal is None else None,
@@ -210,7 +210,7 @@ def _prompt_session(shell: SqlShell, terminal: tuple[Input, Output] | None) -> P
         completer=_completer(shell.completions),
         complete_in_thread=True,
         complete_while_typing=False,
-        input=given,
+        input=source,
         output=shown,
     )
 

@@ -45,15 +45,15 @@ def read_series(text: str) -> Series:
     """Parse Prometheus text; values that are not finite are left out. Raises InvalidRequestError."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    found: Series = defaultdict(list)
+    series: Series = defaultdict(list)
     try:
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 if math.isfinite(sample.value):
-                    found[sample.name].append((sample.labels, sample.value))
+                    series[sample.name].append((sample.labels, sample.value))
     except (ValueError, KeyError, IndexError) as e:
         raise InvalidRequestError(f"the response is no metrics page: {e}") from e
-    return dict(found)
+    return dict(series)
 
 
 def broker_page(series: Series) -> BrokerPage:
@@ -86,15 +86,15 @@ def total(series: Series, name: str) -> float:
 
 
 def _by_topic(series: Series, name: str) -> dict[str, float]:
-    found: dict[str, float] = defaultdict(float)
+    by_topic: dict[str, float] = defaultdict(float)
     for labels, value in series.get(name, ()):
-        found[labels.get("topic", "")] += value
-    return dict(found)
+        by_topic[labels.get("topic", "")] += value
+    return dict(by_topic)
 
 
 def _by_group(series: Series, name: str) -> dict[str, dict[str, int]]:
     """Return the sums over partitions, by group and topic."""
-    found: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+    by_group: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     for labels, value in series.get(name, ()):
-        found[labels.get("consumergroup", "")][labels.get("topic", "")] += int(value)
-    return {group: dict(topics) for group, topics in found.items()}
+        by_group[labels.get("consumergroup", "")][labels.get("topic", "")] += int(value)
+    return {group: dict(topics) for group, topics in by_group.items()}

@@ -45,7 +45,7 @@ class GroupRow(NamedTuple):
     """Change of the lag per second; positive if the group falls further behind."""
     read_per_s: float | None
     """Committed offsets per second."""
-    left_s: float | None
+    remaining_s: float | None
     """Time in s until the lag is 0 at the current rate; None also if the lag does not shrink."""
 
 
@@ -82,9 +82,9 @@ class Model(NamedTuple):
     over_s: float | None
     """Time in s between the two samples of the rates; None with a single sample."""
     topics: tuple[TopicRow, ...]
-    topics_left_out: int
+    omitted_topics: int
     groups: tuple[GroupRow, ...]
-    groups_left_out: int
+    omitted_groups: int
     brokers: tuple[BrokerRow, ...]
     transactions: tuple[TransactionRow, ...]
     page_problem: str
@@ -102,12 +102,12 @@ def model(before: Snapshot | None, now: Snapshot) -> Model:
         now.cluster_id,
         over_s,
         tuple(_topic_row(name, topic, before, now, worst.get(name)) for name, topic in now.topics.items()),
-        now.topics_left_out,
+        now.omitted_topics,
         tuple(
             _group_row(name, group, None if before is None else before.groups.get(name), over_s)
             for name, group in now.groups.items()
         ),
-        now.groups_left_out,
+        now.omitted_groups,
         tuple(_broker_rows(before, now)),
         tuple(_transaction_rows(now)),
         now.page_problem,
@@ -147,12 +147,12 @@ def _topic_row(name: str, topic: TopicSample, before: Snapshot | None, now: Snap
 
 
 def _trouble(topic: TopicSample) -> str:
-    found = (
+    counts = (
         (topic.offline, "offline"),
         (topic.unwritable, "cannot be written"),
         (topic.under_replicated, "under-replicated"),
     )
-    return ", ".join(f"{count} {what}" for count, what in found if count)
+    return ", ".join(f"{count} {noun}" for count, noun in counts if count)
 
 
 def _counter_rate(
@@ -172,13 +172,13 @@ def _counter_rate(
 
 
 def _group_row(name: str, group: GroupSample, then: GroupSample | None, over_s: float | None) -> GroupRow:
-    lag_per_s = read_per_s = left_s = None
+    lag_per_s = read_per_s = remaining_s = None
     if then is not None and over_s:
         read_per_s = _read(then.committed, group.committed) / over_s
         if group.lag is not None and then.lag is not None:
             lag_per_s = (group.lag - then.lag) / over_s
-            left_s = 0.0 if group.lag == 0 else group.lag / -lag_per_s if lag_per_s < 0 else None
-    return GroupRow(name, group.state, group.members, group.lag, lag_per_s, read_per_s, left_s)
+            remaining_s = 0.0 if group.lag == 0 else group.lag / -lag_per_s if lag_per_s < 0 else None
+    return GroupRow(name, group.state, group.members, group.lag, lag_per_s, read_per_s, remaining_s)
 
 
 def _read(then: Mapping[Any, int], now: Mapping[Any, int]) -> int:
@@ -205,11 +205,13 @@ def _broker_rows(before: Snapshot | None, now: Snapshot) -> Iterable[BrokerRow]:
 
 def _transaction_rows(now: Snapshot) -> Iterable[TransactionRow]:
     """Yield the rows of transactions, the oldest first."""
-    for found in sorted(now.transactions, key=lambda t: (t.started_ms, t.transactional_id)):
-        age_ms = max(0, now.now_ms - found.started_ms) if found.started_ms >= 0 else 0
-        timeout_s = found.timeout_ms / 1000 if found.timeout_ms >= 0 else None
-        late = timeout_s is not None and age_ms > found.timeout_ms
-        yield TransactionRow(found.transactional_id, found.kind, found.state, age_ms / 1000, timeout_s, late)
+    for transaction in sorted(now.transactions, key=lambda t: (t.started_ms, t.transactional_id)):
+        age_ms = max(0, now.now_ms - transaction.started_ms) if transaction.started_ms >= 0 else 0
+        timeout_s = transaction.timeout_ms / 1000 if transaction.timeout_ms >= 0 else None
+        late = timeout_s is not None and age_ms > transaction.timeout_ms
+        yield TransactionRow(
+            transaction.transactional_id, transaction.kind, transaction.state, age_ms / 1000, timeout_s, late
+        )
 
 
 R = TypeVar("R", TopicRow, GroupRow)

@@ -54,7 +54,7 @@ class Sampler:
         names = self._admin.list_topics(include_internal=self._internal)
         described = self._admin.describe_topics(names[:TOPICS_MAX])
         leads = _leads(described.values())
-        groups, groups_left_out = self._groups(described, page)
+        groups, omitted_groups = self._groups(described, page)
         return Snapshot(
             at_s,
             page.time_ms if page is not None and page.time_ms > 0 else self._clock.now_ms(),
@@ -62,7 +62,7 @@ class Sampler:
             {name: topic_sample(described[name]) for name in names if name in described},
             max(0, len(names) - TOPICS_MAX),
             groups,
-            groups_left_out,
+            omitted_groups,
             tuple(
                 TransactionSample(t.transactional_id, t.kind, t.state, t.started_ms, t.timeout_ms)
                 for t in self._admin.list_transactions(OPEN_STATES)
@@ -101,16 +101,16 @@ class Sampler:
     ) -> tuple[dict[str, GroupSample], int]:
         listed = self._admin.list_groups()
         committed: dict[str, dict[TopicPartition, int]] = {}
-        left = OFFSETS_MAX
+        remaining = OFFSETS_MAX
         for group in listed[:GROUPS_MAX]:
-            if left <= 0:
+            if remaining <= 0:
                 break
             offsets = self._admin.list_group_offsets(group.group_id)
             committed[group.group_id] = {tp: o.offset for tp, o in offsets.items()}
-            left -= len(offsets)
+            remaining -= len(offsets)
         ends = self._ends({tp for offsets in committed.values() for tp in offsets}, topics)
         starts = _starts(topics)
-        found: dict[str, GroupSample] = {}
+        groups: dict[str, GroupSample] = {}
         refined = 0
         for group in listed:
             if group.group_id in committed:
@@ -118,15 +118,15 @@ class Sampler:
                 if 0 < (sample.lag or 0) <= 2 * len(sample.committed) and refined < REFINED_MAX:
                     refined += 1
                     sample = self._refine_lag(group.group_id, sample)
-                found[group.group_id] = sample
+                groups[group.group_id] = sample
             elif page is not None and group.group_id in page.group_lags:
-                found[group.group_id] = GroupSample(
+                groups[group.group_id] = GroupSample(
                     group.state,
                     group.members,
                     page.group_offsets.get(group.group_id, {}),
                     page.group_lags[group.group_id],
                 )
-        return found, len(listed) - len(found)
+        return groups, len(listed) - len(groups)
 
     def _ends(
         self, partitions: set[TopicPartition], topics: Mapping[str, TopicDescription]
@@ -138,13 +138,13 @@ class Sampler:
             for p in topic.partition_details
             if p.error_code == 0 and p.high_watermark >= 0
         }
-        known = sorted(partitions & watermarks.keys())
+        measured = sorted(partitions & watermarks.keys())
         try:
-            found = self._admin.list_offsets(dict.fromkeys(known, "latest"), isolation_level="read_committed")
+            listed = self._admin.list_offsets(dict.fromkeys(measured, "latest"), isolation_level="read_committed")
         except SparklogError:
             self._admin.describe_cluster()  # raises if the cause is an absent broker and not a topic
-            return {tp: watermarks[tp] for tp in known}
-        return {tp: end.offset for tp, end in found.items()}
+            return {tp: watermarks[tp] for tp in measured}
+        return {tp: end.offset for tp, end in listed.items()}
 
     def _refine_lag(self, group_id: str, sample: GroupSample) -> GroupSample:
         """Return the sample with the lag of `describe_group`, which is 0 if only transaction markers are unread."""
@@ -195,11 +195,11 @@ def _starts(topics: Mapping[str, TopicDescription]) -> dict[TopicPartition, int]
 
 
 def _leads(topics: Iterable[TopicDescription]) -> dict[int, int]:
-    found: dict[int, int] = {}
+    leads: dict[int, int] = {}
     for topic in topics:
         for p in topic.partition_details:
-            found[p.leader] = found.get(p.leader, 0) + 1
-    return found
+            leads[p.leader] = leads.get(p.leader, 0) + 1
+    return leads
 
 
 def lake_sample(topic: TopicDescription, report: LakeReport | None, now_ms: int) -> LakeSample:

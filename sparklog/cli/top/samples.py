@@ -98,10 +98,10 @@ class Snapshot(NamedTuple):
     """Time in ms since 1970: of the metrics page's broker, else of this machine."""
     cluster_id: str
     topics: Mapping[str, TopicSample]
-    topics_left_out: int
+    omitted_topics: int
     """Number of topics beyond the sample's limit."""
     groups: Mapping[str, GroupSample]
-    groups_left_out: int
+    omitted_groups: int
     """Number of groups beyond the sample's limit."""
     transactions: tuple[TransactionSample, ...]
     brokers: tuple[BrokerSample, ...]

@@ -46,16 +46,16 @@ def render(
     topics, groups = sorted_topics(model.topics, order), sorted_groups(model.groups, order)
     sections = (
         (model.brokers, 0, _brokers, "broker"),
-        (topics, model.topics_left_out, _topics, "topic"),
-        (groups, model.groups_left_out, _groups, "group"),
+        (topics, model.omitted_topics, _topics, "topic"),
+        (groups, model.omitted_groups, _groups, "group"),
         (model.transactions, 0, _transactions, "open transaction"),
         (model.lakes, 0, _lakes, "Delta table"),
     )
-    there = [len(rows) for rows, *_ in sections]
-    shares = [ROWS_MAX] * len(sections) if room is None else share_out(room.height - len(head), there)
+    row_counts = [len(rows) for rows, *_ in sections]
+    shares = [ROWS_MAX] * len(sections) if room is None else share_out(room.height - len(head), row_counts)
     parts: list[RenderableType] = [*head]
-    for (rows, left_out, table, noun), rows_max in zip(sections, shares, strict=True):
-        parts += _section(rows, left_out, table, noun, rows_max)  # type: ignore[arg-type]
+    for (rows, omitted, table, noun), rows_max in zip(sections, shares, strict=True):
+        parts += _section(rows, omitted, table, noun, rows_max)  # type: ignore[arg-type]
     for part in parts:
         if room is not None and isinstance(part, Table):
             part.columns[0].max_width = max(NAME_WIDTH_MIN, min(NAME_WIDTH_MAX, room.width - NUMBERS_WIDTH))
@@ -71,16 +71,16 @@ def share_out(lines: int, rows: Sequence[int]) -> list[int]:
     shown = [0] * len(rows)
     tables = [i for i, count in enumerate(rows) if count]
     # one more line per table for the number of rows that are left out
-    left = lines - (_TABLE_LINES + 1) * len(tables)
-    while left > 0:
+    remaining = lines - (_TABLE_LINES + 1) * len(tables)
+    while remaining > 0:
         wanting = [i for i in tables if shown[i] < rows[i]]
         if not wanting:
             break
-        each = max(1, left // len(wanting))
+        each = max(1, remaining // len(wanting))
         for i in wanting:
-            more = min(each, rows[i] - shown[i], left)
+            more = min(each, rows[i] - shown[i], remaining)
             shown[i] += more
-            left -= more
+            remaining -= more
     return shown
 
 
@@ -93,17 +93,17 @@ def _heading_lines(model: Model, order: Order, problem: str, hint: str) -> list[
 
 
 def _section(
-    rows: Sequence[T], left_out: int, table: Callable[[Sequence[T]], Table], noun: str, rows_max: int
+    rows: Sequence[T], omitted: int, table: Callable[[Sequence[T]], Table], noun: str, rows_max: int
 ) -> list[RenderableType]:
     if not rows:
-        return [Text(f"{_count_text(left_out, noun)}, not shown"), Text("")] if left_out else []
+        return [Text(f"{_count_text(omitted, noun)}, not shown"), Text("")] if omitted else []
     shown = rows[:rows_max]
     parts: list[RenderableType] = [table(shown)] if shown else []
     hidden = len(rows) - len(shown)
     if hidden:
         parts.append(Text(f"and {_count_text(hidden, f'more {noun}')}", "dim"))
-    if left_out:
-        parts.append(Text(f"and {_count_text(left_out, f'more {noun}')}, not shown", "dim"))
+    if omitted:
+        parts.append(Text(f"and {_count_text(omitted, f'more {noun}')}, not shown", "dim"))
     return [*parts, Text("")]
 
 
@@ -112,10 +112,10 @@ def _count_text(count: int, noun: str) -> str:
 
 
 def _table(*headings: str, right: tuple[str, ...] = ()) -> Table:
-    made = console.table(*headings, right=right)
-    for column in made.columns:
+    new_table = console.table(*headings, right=right)
+    for column in new_table.columns:
         column.no_wrap, column.overflow = True, "ellipsis"
-    return made
+    return new_table
 
 
 def _brokers(rows: Sequence[BrokerRow]) -> Table:
@@ -165,7 +165,7 @@ def _groups(rows: Sequence[GroupRow]) -> Table:
             "-" if row.lag is None else console.number(row.lag),
             "-" if row.lag_per_s is None else Text(f"{row.lag_per_s:+,.0f}", "red" if row.lag_per_s > 0 else ""),
             _rate(row.read_per_s),
-            "-" if row.left_s is None else duration(row.left_s),
+            "-" if row.remaining_s is None else duration(row.remaining_s),
         )
     return table
 

@@ -14,7 +14,7 @@ from sparklog_broker.config import load_config
 
 from sparklog.cli.doctor.bundle import DIRECTORY, MANIFEST, Bundle
 from sparklog.cli.doctor.bundle_parts import tail
-from sparklog.cli.doctor.collect import Sources, known_secrets, write_bundle
+from sparklog.cli.doctor.collect import Sources, secrets_of_sources, write_bundle
 from sparklog.cli.doctor.facts import BrokerFacts, ClusterFacts, Facts, ProcessFacts
 from sparklog.cli.doctor.scrub import Scrubber
 from sparklog.environment.clock import SystemClock
@@ -139,11 +139,13 @@ def test_no_secret_gets_into_a_bundle(
     assert "GITHUB_TOKEN" in environment["other_variables"]
     assert environment["variables"]["SPARKLOG_BOOTSTRAP_SERVERS"] == "127.0.0.1:1"
     assert "metrics/127.0.0.1-1.txt" in json.loads(found[MANIFEST])["missing"], "a page that does not answer is named"
-    assert_clean({"process": json.dumps(Scrubber(known_secrets(None, None, settings, ENVIRONMENT)).value(process))})
+    assert_clean(
+        {"process": json.dumps(Scrubber(secrets_of_sources(None, None, settings, ENVIRONMENT)).value(process))}
+    )
 
 
 def test_every_secret_of_a_configuration_is_recognized(planted: dict[str, Path]) -> None:
-    known = {s.reveal() for s in known_secrets(load_config(planted["config"]), None, None, {})}
+    known = {s.reveal() for s in secrets_of_sources(load_config(planted["config"]), None, None, {})}
     assert {"pl4nt-zookeeper.password", "pl4nt-access", "pl4nt-inner", "pl4nt-from-environment"} <= known
 
 

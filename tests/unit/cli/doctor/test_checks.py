@@ -300,8 +300,8 @@ def test_check(case: Case) -> None:
         return
     (finding,) = found
     assert finding.severity is case.severity
-    assert case.words in finding.what
-    for text in (finding.what, finding.why, finding.todo):
+    assert case.words in finding.fault
+    for text in (finding.fault, finding.why, finding.todo):
         assert text.strip() == text != ""
 
 
@@ -363,8 +363,8 @@ def test_a_broker_that_is_down_is_named_once_and_first() -> None:
     found = examine(cluster(topics=topics, brokers=(BROKER, silent)), CHECKS)
     assert [f.check for f in found] == ["broker-down"]
     (finding,) = (f.finding for f in found)
-    assert "broker 3 is down: it keeps 33 partitions of 32 topics (t0, t1," in finding.what
-    assert "no broker answers at 127.0.0.1:9294" in finding.what
+    assert "broker 3 is down: it keeps 33 partitions of 32 topics (t0, t1," in finding.fault
+    assert "no broker answers at 127.0.0.1:9294" in finding.fault
     assert "neither be read nor written: only-1" in finding.why
     assert "acks=all (min.insync.replicas): few-0" in finding.why
 
@@ -383,8 +383,8 @@ def test_many_findings_of_a_check_are_counted() -> None:
     many = Check("many", lambda facts: (Finding(W if i < 30 else E, f"no. {i}", "", "") for i in range(40)))
     found = examine(Facts(), [many])
     assert len(found) == FINDINGS_MAX + 1
-    assert [f.finding.what for f in found[:2]] == ["no. 30", "no. 31"], "the worst are kept"
-    assert found[-1].finding.what == "20 more like these, the first: no. 10"
+    assert [f.finding.fault for f in found[:2]] == ["no. 30", "no. 31"], "the worst are kept"
+    assert found[-1].finding.fault == "20 more like these, the first: no. 10"
 
 
 @pytest.mark.parametrize(

@@ -70,9 +70,9 @@ def test_a_topics_lag_is_that_of_the_group_furthest_behind() -> None:
 
 def test_rates_of_a_group() -> None:
     row = group_row(group(100, a=10, b=10), group(60, a=40, b=5))
-    assert (row.lag, row.lag_per_s, row.read_per_s, row.left_s) == (60, -20, 15, 3)
-    assert group_row(group(10, a=0), group(30, a=0)).left_s is None, "it never catches up"
-    assert group_row(group(10, a=0), group(0, a=10)).left_s == 0
+    assert (row.lag, row.lag_per_s, row.read_per_s, row.remaining_s) == (60, -20, 15, 3)
+    assert group_row(group(10, a=0), group(30, a=0)).remaining_s is None, "it never catches up"
+    assert group_row(group(10, a=0), group(0, a=10)).remaining_s == 0
     assert group_row(group(None), group(30, a=0)).lag_per_s is None
     assert group_row(None, group(30, a=0)).read_per_s is None
 

@@ -82,7 +82,7 @@ def test_a_limit_holds_without_a_terminal_too() -> None:
 
 
 def test_skipped_parts_are_named() -> None:
-    found = text(render(EMPTY._replace(topics=topics(1), topics_left_out=5, groups_left_out=1), Order.lag))
+    found = text(render(EMPTY._replace(topics=topics(1), omitted_topics=5, omitted_groups=1), Order.lag))
     assert "and 5 more topics, not shown" in found
     assert "1 group, not shown" in found
 
