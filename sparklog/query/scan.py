@@ -305,7 +305,7 @@ class TopicScan:
             isolation=options.isolation,
             retry_timeout_ms=options.request_timeout_ms,
             fetching=Fetching(request_timeout_ms=options.request_timeout_ms),
-            wanted=self._is_needed,
+            is_needed=self._is_needed,
             floor=offsets.floor,
         )
 

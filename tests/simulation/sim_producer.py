@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
-from sparklog.client.producer.delivery_errors import STORED_NOTHING
+from sparklog.client.producer.delivery_errors import NOT_STORED
 from sparklog.client.producer.sequences import AfterFailure, PartitionSequences, Progress, Refusal, SequencedBatch
 from sparklog.errors import (
     InvalidProducerEpochError,
@@ -161,7 +161,7 @@ class SimProducer:
         (result,) = answer.results
         if result.error_code:
             error = error_from_code(result.error_code, result.message)
-            self._failed(partition, batches, error, definite=isinstance(error, STORED_NOTHING))
+            self._failed(partition, batches, error, definite=isinstance(error, NOT_STORED))
             return
         partition.sequences.stored(batches, self._client.loop.time())
         partition.backoff_s = BACKOFF_S

@@ -47,7 +47,7 @@ LARGE_CLASSES = {
 LATE_ATTRIBUTES = {
     "sparklog/client/reading/range_reader.py::_RangeReader._retry_until",
     "sparklog/client/reading/range_reader.py::_RangeReader._answer_until",
-    "sparklog/client/reading/read_table.py::_Rows._wanted",
+    "sparklog/client/reading/read_table.py::_Rows._columns",
     "sparklog/client/reading/read_table.py::_Rows._layout",
     "sparklog/client/reading/read_table.py::_Rows.schema",
     "sparklog/client/reading/read_table.py::_Rows._whole",

@@ -24,7 +24,7 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.connection import Connection
 from sparklog.client.net.topic_info import TopicInfo, topic_error, topic_info
 from sparklog.client.reading.history_range import HistorySource
-from sparklog.client.reading.offset_lookup import FoundOffset, look_up_offsets
+from sparklog.client.reading.offset_lookup import LocatedOffset, look_up_offsets
 from sparklog.errors import InvalidPartitionsError, NotLeaderError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchResponse
@@ -222,7 +222,7 @@ class Catalog:
                 return answer
 
 
-def _without_offsets(tp: TopicPartition, error: SparklogError) -> list[FoundOffset]:
+def _without_offsets(tp: TopicPartition, error: SparklogError) -> list[LocatedOffset]:
     """Return no offsets for a partition that does not exist. Raises any other `error`."""
     if isinstance(error, UnknownTopicOrPartitionError):
         return []

@@ -65,12 +65,12 @@ class Calls:
         `timeout_s`."""
         until = time.monotonic() + timeout_s
         while (held := self._inside.setdefault("call", call))[0] != call[0]:
-            left = self._call_ended = threading.Event()
+            ended = self._call_ended = threading.Event()
             self.is_closing = True
             self._signal.set()
             wake()
             # the call may have ended before `_call_ended` was there
-            if self._inside.get("call") is held and not left.wait(max(0.0, until - time.monotonic())):
+            if self._inside.get("call") is held and not ended.wait(max(0.0, until - time.monotonic())):
                 raise ConcurrentModificationError(
                     f"the consumer is not closed: thread {held[0]} is still inside a call after {timeout_s:g} s; call "
                     "close() again"

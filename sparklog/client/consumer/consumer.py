@@ -152,7 +152,10 @@ class Consumer:
         """True if positions may exist that no poll has seen."""
         me = weakref.proxy(self)
         self._reader = GroupReader(
-            self._fetcher, self._reset, lambda tp: me._position(tp, None, None), lambda found: me._replace(found)
+            self._fetcher,
+            self._reset,
+            lambda tp: me._position(tp, None, None),
+            lambda positions: me._replace(positions),
         )
         self._group = GroupConsumer(self._cluster, self._reader, config) if config["group.id"] else None
         _live.add(self)
@@ -186,9 +189,9 @@ class Consumer:
         for topic in {tp.topic for tp in tps if tp not in self._fetcher.positions}:
             # old rows, too, come in the newest schema
             self._learn(topic, attempts, refresh=True)
-        for found in self._cluster.leaders(tps, timeout_ms=attempts.attempt_ms).values():
-            if isinstance(found, SparklogError) and not found.retriable:
-                raise found
+        for leader in self._cluster.leaders(tps, timeout_ms=attempts.attempt_ms).values():
+            if isinstance(leader, SparklogError) and not leader.retriable:
+                raise leader
         new = [tp for tp in tps if tp not in self._fetcher.positions]
         committed = self._group.committed(new, deadline) if self._group is not None and new else {}
         for tp in tps:
@@ -406,14 +409,14 @@ class Consumer:
                 return position.consumed
         if position.reset_to is None:
             raise OffsetOutOfRangeError(f"{tp} has no position and auto.offset.reset is none: seek to an offset first")
-        asked = {position.tp: position.reset_to}
-        answer = find_offsets(self._cluster, asked, self._attempts(deadline.left_ms()), isolation=self._isolation)
-        found = answer[position.tp].offset
+        times = {position.tp: position.reset_to}
+        answer = find_offsets(self._cluster, times, self._attempts(deadline.left_ms()), isolation=self._isolation)
+        offset = answer[position.tp].offset
         with self._fetcher.changed:
             if position.consumed is None:
-                position.begin_at(found, answer[position.tp].leader_epoch)
+                position.begin_at(offset, answer[position.tp].leader_epoch)
             position.is_polled = True
-            return found if position.consumed is None else position.consumed
+            return offset if position.consumed is None else position.consumed
 
     @one_thread
     def beginning_offsets(self, partitions: arg.Partitions) -> dict[TopicPartition, int]:
@@ -480,8 +483,8 @@ class Consumer:
                 consumer.seek(tp, found.offset) if found else consumer.seek_to_end(tp)
             ```
         """
-        asked = arg.mapping(arg.partition, arg.whole(0, TIMESTAMP_MS_MAX))("timestamps", timestamps)
-        return {tp: found if found.offset >= 0 else None for tp, found in self._look_up(asked).items()}
+        times = arg.mapping(arg.partition, arg.whole(0, TIMESTAMP_MS_MAX))("timestamps", timestamps)
+        return {tp: result if result.offset >= 0 else None for tp, result in self._look_up(times).items()}
 
     # -- offsets of the group
 
@@ -600,21 +603,21 @@ class Consumer:
             self._group.before_poll()
         if self._fetcher.has_diverged:
             self._settle_divergences()
-        found: list[Record] = []
+        records: list[Record] = []
         moved: dict[Position, int | None] = {}
         try:
             try:
-                while len(found) < limit and (more := self._next_records(limit - len(found), timeout_ms, moved)):
-                    found += more
+                while len(records) < limit and (more := self._next_records(limit - len(records), timeout_ms, moved)):
+                    records += more
                     timeout_ms = 0
             except SparklogError:
-                if not found:
+                if not records:
                     raise  # else the next poll raises it
-            self._note_poll(bool(found))
+            self._note_poll(bool(records))
         except BaseException:  # the application does not get them
             self._take_back(moved)
             raise
-        return found
+        return records
 
     def _next_records(self, limit: int, timeout_ms: float, moved: dict[Position, int | None]) -> list[Record]:
         """Return the next records of one batch, at most `limit`. If `moved` has entries, the call uses only batches
@@ -722,7 +725,7 @@ class Consumer:
     def _take_batches(self, timeout_ms: float, batches: list[ConsumedBatch], moved: dict[Position, int | None]) -> None:
         """Append fetched batches to `batches`; wait up to `timeout_ms` for the first one. The offset of each position
         is entered in `moved` before the position changes."""
-        left_bytes = max(self.settings["prefetch.bytes"], self.settings["max.partition.fetch.bytes"])
+        remaining_bytes = max(self.settings["prefetch.bytes"], self.settings["max.partition.fetch.bytes"])
         # without a bound it might never end: consumed records make room for more
         if self._hand:
             rest, position = self._hand.remainder(), self._hand.position
@@ -731,7 +734,7 @@ class Consumer:
             position.consumed = rest.next_offset
             batches.append(rest)
         self._hand.drop_records()
-        while not batches or left_bytes > 0:
+        while not batches or remaining_bytes > 0:
             fetched = self._take(0 if batches else timeout_ms, only_ready=bool(batches))
             if fetched is None:
                 return
@@ -745,7 +748,7 @@ class Consumer:
             moved.setdefault(fetched.position, fetched.position.consumed)
             fetched.position.consumed = fetched.batch.next_offset
             batches.append(fetched.batch)
-            left_bytes -= max(fetched.size_bytes, fetched.batch.size_bytes)
+            remaining_bytes -= max(fetched.size_bytes, fetched.batch.size_bytes)
 
     def wakeup(self) -> None:
         """End the wait of another thread in `poll`, `poll_batches` or the loop with WakeupError.
@@ -849,16 +852,16 @@ class Consumer:
         if only_ready:
             return self._fetcher.take(0.0)
         if self._group is None:
-            found = self._fetcher.take(max(timeout_ms, 0) / 1000, self._calls.is_signalled)
-            if found is None:
+            fetched = self._fetcher.take(max(timeout_ms, 0) / 1000, self._calls.is_signalled)
+            if fetched is None:
                 self._calls.check_signal()
-            return found
+            return fetched
         group, deadline = self._group, time.monotonic() + max(timeout_ms, 0) / 1000
         while True:
-            left_s = deadline - time.monotonic()
+            remaining_s = deadline - time.monotonic()
             try:
                 taken = self._fetcher.take(
-                    max(0.0, min(left_s, group.wait_s)), lambda: group.pending or self._calls.is_signalled()
+                    max(0.0, min(remaining_s, group.wait_s)), lambda: group.pending or self._calls.is_signalled()
                 )
             except UnknownTopicOrPartitionError:
                 if not group.subscribed:
@@ -868,7 +871,7 @@ class Consumer:
             if taken is not None:
                 return taken
             self._calls.check_signal()
-            if left_s <= 0 or self._fetcher.has_diverged:
+            if remaining_s <= 0 or self._fetcher.has_diverged:
                 return None
             group.update()
 
@@ -942,18 +945,20 @@ class Consumer:
         return Retries(policy, sleep=self._calls.sleep)
 
     def _ends(self, partitions: arg.Partitions, timestamp: int) -> dict[TopicPartition, int]:
-        asked = dict.fromkeys(arg.partitions("partitions", partitions), timestamp)
-        return {tp: found.offset for tp, found in self._look_up(asked).items()}
+        times = dict.fromkeys(arg.partitions("partitions", partitions), timestamp)
+        return {tp: result.offset for tp, result in self._look_up(times).items()}
 
-    def _look_up(self, asked: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
+    def _look_up(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
         attempts = self._attempts(self._api_timeout_ms)
-        found = find_offsets(self._cluster, asked, attempts, isolation=self._isolation)
-        return {tp: OffsetAndTimestamp(o.offset, o.timestamp_ms) for tp, o in found.items()}
+        offsets = find_offsets(self._cluster, times, attempts, isolation=self._isolation)
+        return {tp: OffsetAndTimestamp(o.offset, o.timestamp_ms) for tp, o in offsets.items()}
 
     def _learn(self, topic: str, attempts: Retries, *, refresh: bool = False) -> None:
         """Ask the cluster about a topic. The call waits for a broker that does not answer, as long as `attempts`
         continue."""
-        until_answered(lambda left_ms: self._cluster.topic(topic, refresh=refresh, timeout_ms=left_ms), attempts)
+        until_answered(
+            lambda remaining_ms: self._cluster.topic(topic, refresh=refresh, timeout_ms=remaining_ms), attempts
+        )
 
     def _move(self, partitions: Iterable[TopicPartition], offset: int | None, reset_to: int | None) -> None:
         self._check_open()

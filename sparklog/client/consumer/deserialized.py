@@ -42,13 +42,13 @@ class RecordDeserializer:
         return record._replace(key=key, value=value)
 
     @staticmethod
-    def _convert(convert: Convert, data: bytes, what: str, record: Record) -> Any:
+    def _convert(convert: Convert, data: bytes, part: str, record: Record) -> Any:
         try:
             return convert(record.topic, data)
         except Exception as e:
             tp = TopicPartition(record.topic, record.partition)
             raise DeserializationError(
-                f"{tp}: the {what} at offset {record.offset} cannot be deserialized ({type(e).__name__}: {e}); "
+                f"{tp}: the {part} at offset {record.offset} cannot be deserialized ({type(e).__name__}: {e}); "
                 f"seek(error.partition, error.offset + 1) continues behind it",
                 partition=tp,
                 offset=record.offset,

@@ -25,29 +25,29 @@ class UnderWay(NamedTuple):
 
     broker: Endpoint
     connection: Connection
-    asked: list[tuple[Position, FetchPartition]]
+    requested: list[tuple[Position, FetchPartition]]
     epochs: list[int]
 
     @property
     def positions(self) -> list[Position]:
-        return [position for position, _ in self.asked]
+        return [position for position, _ in self.requested]
 
-    def is_for(self, wanted: list[Position]) -> bool:
+    def is_for(self, positions: list[Position]) -> bool:
         """True if the request is for exactly these positions, apart from those that are now read from files."""
-        return {id(p) for p in wanted} == {id(p) for p in self.positions if not p.from_files}
+        return {id(p) for p in positions} == {id(p) for p in self.positions if not p.from_files}
 
     def receive(self) -> tuple[list[Part], int]:
         """Wait for the answer. Returns its parts in the order of the request, and the bytes of all parts together.
         Raises as `Connection.receive`."""
         response, payload = self.connection.receive(FetchResponse)
         results = response.results
-        if len(results) != len(self.asked) or sum(r.length_bytes for r in results) != payload.size:
+        if len(results) != len(self.requested) or sum(r.length_bytes for r in results) != payload.size:
             self.connection.close()
             raise InvalidRequestError("the answer to a fetch does not have the announced parts")
         parts, start = [], 0
-        for (position, wanted), epoch, result in zip(self.asked, self.epochs, results, strict=True):
+        for (position, fetch), epoch, result in zip(self.requested, self.epochs, results, strict=True):
             data = payload.slice(start, result.length_bytes)
-            parts.append(Part(position, wanted.fetch_offset, epoch, result, data, response.brokers, *headers_of(data)))
+            parts.append(Part(position, fetch.fetch_offset, epoch, result, data, response.brokers, *headers_of(data)))
             start += result.length_bytes
         return parts, payload.size
 
@@ -103,9 +103,9 @@ class Part:
 
 def headers_of(data: pa.Buffer) -> tuple[list[tuple[int, BatchHeader]], CorruptBatchError | None]:
     """Return the places and headers of the intact batches in `data`, and the damage after them, or None."""
-    found: list[tuple[int, BatchHeader]] = []
+    headers: list[tuple[int, BatchHeader]] = []
     try:
-        found.extend(iterate_batches(memoryview(data), verify=False))
+        headers.extend(iterate_batches(memoryview(data), verify=False))
     except CorruptBatchError as e:
-        return found, e
-    return found, None
+        return headers, e
+    return headers, None

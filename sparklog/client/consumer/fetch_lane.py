@@ -69,10 +69,10 @@ class Shared(Protocol):
     def share_of_room(self) -> int: ...
     def rotate(self, served: list[Position]) -> None: ...
     def has_room(self) -> bool: ...
-    def are_wanted(self, positions: list[Position]) -> bool: ...
+    def are_needed(self, positions: list[Position]) -> bool: ...
     def deliver(self, position: Position, piece: Piece, *, by_first: bool = False) -> None: ...
     def fail_positions(self, positions: list[Position], error: SparklogError) -> None: ...
-    def diverge(self, found: Iterable[tuple[Position, Divergence]]) -> None: ...
+    def diverge(self, divergences: Iterable[tuple[Position, Divergence]]) -> None: ...
     def fail(self, error: BaseException) -> None: ...
 
 
@@ -139,7 +139,7 @@ class FetchLane:
         self.under_way = None
         self.turn.leave_socket()
 
-    def left_to_poll(self) -> UnderWay | None:
+    def fetch_for_poll(self) -> UnderWay | None:
         """Return the request whose answer poll receives; None if it is not poll's turn."""
         under_way = self.under_way
         if not self._is_first or under_way is None or self._in_background:
@@ -154,26 +154,26 @@ class FetchLane:
         under_way = self.under_way
         if under_way is not None:
             connection, positions = under_way.connection, under_way.positions
-            is_there = connection.read_ahead()
-            while not (is_there or connection.is_answer_large) and self.turn.is_readable(connection, deadline):
-                is_there = connection.read_ahead()
-            if is_there and self._broker_choice.knows(positions):
+            is_complete = connection.read_ahead()
+            while not (is_complete or connection.is_answer_large) and self.turn.is_readable(connection, deadline):
+                is_complete = connection.read_ahead()
+            if is_complete and self._broker_choice.knows(positions):
                 self.under_way = None
                 self._step(positions, under_way)
-            elif is_there or connection.has_read_ahead:
+            elif is_complete or connection.has_read_ahead:
                 self.turn.is_sparse = False
         with self._shared.changed:
             self.turn.leave_socket()
-            if self.left_to_poll() is None:
+            if self.fetch_for_poll() is None:
                 self._shared.notify()
 
     # -- the thread
 
     def _run(self) -> None:
         try:
-            while (wanted := self._wait_for_work()) is not None:
+            while (positions := self._wait_for_work()) is not None:
                 ahead, self.under_way = self.under_way, None
-                self._step(wanted, ahead)
+                self._step(positions, ahead)
         except BaseException as e:  # noqa: BLE001  poll raises it
             _log.exception("the consumer's fetch thread failed")
             self._shared.fail(e)
@@ -183,7 +183,7 @@ class FetchLane:
     def _is_mine(self, position: Position) -> bool:
         return position.lane is self or (self._is_first and position.lane is None)
 
-    def _wanted_positions(self, now: float) -> list[Position]:
+    def _needed_positions(self, now: float) -> list[Position]:
         """Return the positions to fetch for, least recently served first."""
         return [
             p for p in self._shared.positions.values() if self._is_mine(p) and p.is_fetchable and p.resume_at <= now
@@ -199,19 +199,19 @@ class FetchLane:
                 shared.changed.notify_all()  # it may be poll's turn
             while not shared.closed:
                 now = time.monotonic()
-                left = self.left_to_poll()
-                if self.turn.poll_receives or left is not None:
-                    self.turn.leave_to_poll(None if left is None else left.connection)
+                ready = self.fetch_for_poll()
+                if self.turn.poll_receives or ready is not None:
+                    self.turn.leave_to_poll(None if ready is None else ready.connection)
                     continue
-                wanted = self._wanted_positions(now)
+                needed = self._needed_positions(now)
                 if self.under_way is not None:
-                    wanted = self.under_way.positions
+                    needed = self.under_way.positions
                 elif now < self._resume_at:
                     self.turn.wait_in_background(self._resume_at - now)
                     continue
-                if self.under_way is not None or (wanted and shared.has_room()):
+                if self.under_way is not None or (needed and shared.has_room()):
                     self._in_background = True
-                    return wanted
+                    return needed
                 mine = [p for p in shared.positions.values() if self._is_mine(p)]
                 if mine or self._is_first:
                     idle_until = now + shared.lane_idle_s
@@ -223,32 +223,32 @@ class FetchLane:
                 self.turn.wait_in_background(None if until is None else until - now)
         return None
 
-    def _step(self, wanted: list[Position], ahead: UnderWay | None) -> None:
-        """Receive the answer to `ahead`, or request the `wanted` positions, and handle the errors."""
+    def _step(self, positions: list[Position], ahead: UnderWay | None) -> None:
+        """Receive the answer to `ahead`, or request the `positions` positions, and handle the errors."""
         try:
             if ahead is None:
-                self._fetch_once(wanted)
+                self._fetch_once(positions)
             else:
                 self._take_answer(ahead)
             self._backoff_s, self._logged = BACKOFF_S, ""
         except SparklogError as e:
             self.under_way = None
-            if self._connection.drop() or not self._shared.are_wanted(wanted):
+            if self._connection.drop() or not self._shared.are_needed(positions):
                 return
             if not e.retriable:
-                self._shared.fail_positions(wanted, e)
+                self._shared.fail_positions(positions, e)
                 return
             self._note(str(e))
             with self._shared.changed:
-                if self._shared.are_wanted(wanted):
+                if self._shared.are_needed(positions):
                     self._resume_at = time.monotonic() + self._backoff_s
-                for position in wanted:
+                for position in positions:
                     self._doubt(position, 0.0)
             self._backoff_s = min(2 * self._backoff_s, BACKOFF_S_MAX)
 
-    def _note(self, what: str) -> None:
-        _log.log(logging.INFO if what == self._logged else logging.WARNING, "%s; trying again", what)
-        self._logged = what
+    def _note(self, text: str) -> None:
+        _log.log(logging.INFO if text == self._logged else logging.WARNING, "%s; trying again", text)
+        self._logged = text
 
     def _doubt(self, position: Position, resume_at: float) -> None:
         if position.replica >= 0:
@@ -266,8 +266,8 @@ class FetchLane:
             if not at_once:
                 self._doubt(position, time.monotonic() + pause_s)
 
-    def _fetch_once(self, wanted: list[Position]) -> None:
-        mine = self._mine_by_leader(wanted)
+    def _fetch_once(self, positions: list[Position]) -> None:
+        mine = self._mine_by_leader(positions)
         unresolved = [p for p in mine if p.offset is None]
         if unresolved:
             self._resolve(unresolved)
@@ -278,17 +278,17 @@ class FetchLane:
             if under_way is not None:
                 self._take_answer(under_way)
 
-    def _mine_by_leader(self, wanted: list[Position]) -> list[Position]:
+    def _mine_by_leader(self, candidates: list[Position]) -> list[Position]:
         """Return the positions that this lane's leader serves; other positions go to the lanes of their leaders."""
         by_broker: dict[Endpoint, list[Position]] = {}
-        topics = {p.tp.topic for p in wanted if p.in_doubt or self._cluster.last_leader(p.tp) is None}
+        topics = {p.tp.topic for p in candidates if p.in_doubt or self._cluster.last_leader(p.tp) is None}
         failed: dict[str, SparklogError] = {}
         for topic in topics:
             try:
                 self._cluster.topic(topic, timeout_ms=self._config.request_timeout_ms)
             except SparklogError as e:
                 failed[topic] = e
-        for position in wanted:
+        for position in candidates:
             try:
                 if position.tp.topic in failed:
                     raise failed[position.tp.topic]
@@ -317,17 +317,17 @@ class FetchLane:
                     f"{position.tp} has no position and auto.offset.reset is none: seek to an offset first"
                 )
                 self._shared.fail_positions([position], error)
-        asked = {p.tp: p.reset_to for p in positions if p.reset_to is not None}
-        if not asked:
+        times = {p.tp: p.reset_to for p in positions if p.reset_to is not None}
+        if not times:
             return
         config = self._config
         # the lane itself tries again: those that have no leader hold up no others
         once = Retries(RetryPolicy.one_attempt(config.request_timeout_ms))
-        found = find_offsets(self._cluster, asked, once, isolation=config.isolation)
+        offsets = find_offsets(self._cluster, times, once, isolation=config.isolation)
         with self._shared.changed:
             for position in positions:
-                if position.tp in found and position.offset is None:  # `position()` may have asked, too
-                    position.begin_at(found[position.tp].offset, found[position.tp].leader_epoch)
+                if position.tp in offsets and position.offset is None:  # `position()` may have asked, too
+                    position.begin_at(offsets[position.tp].offset, offsets[position.tp].leader_epoch)
             self._shared.notify()
 
     def _check_epochs(self, positions: list[Position]) -> None:
@@ -340,8 +340,8 @@ class FetchLane:
             self._shared.diverge((p, Divergence(0, -1)) for p in earlier)
         unchecked = self._broker_choice.unchecked([p for p in positions if p.divergence is None])
         if unchecked:
-            found = check_positions(self._cluster, unchecked, self._retry, self._config.request_timeout_ms)
-            self._shared.diverge(found)
+            divergences = check_positions(self._cluster, unchecked, self._retry, self._config.request_timeout_ms)
+            self._shared.diverge(divergences)
 
     def _ask(self, positions: list[Position], *, taken_bytes: int = 0) -> UnderWay | None:
         """Send a fetch request for the positions. Returns None if one of them is no longer current. `taken_bytes` of
@@ -351,7 +351,7 @@ class FetchLane:
         with self._shared.changed:
             room_bytes = config.prefetch_bytes - self._shared.ready.size_bytes - taken_bytes
             room_bytes //= self._shared.share_of_room()
-        request, asked = fetch_request(
+        request, requested = fetch_request(
             config,
             positions,
             room_bytes=room_bytes,
@@ -361,11 +361,11 @@ class FetchLane:
             now=time.monotonic(),
         )
         connection = self._connection.to(broker)
-        if not self._shared.are_wanted(positions):
+        if not self._shared.are_needed(positions):
             return None
         timeout_ms = config.request_timeout_ms + config.max_wait_ms
         connection.send(Api.FETCH, request, timeout_ms=timeout_ms, wait_ms=config.max_wait_ms)
-        return UnderWay(broker, connection, asked, [p.epoch for p, _ in asked])
+        return UnderWay(broker, connection, requested, [p.epoch for p, _ in requested])
 
     def _take_answer(self, under_way: UnderWay) -> None:
         """Receive and decode an answer. The next request is sent before the decoding, if the answer has no error and
@@ -388,7 +388,7 @@ class FetchLane:
                     if self.under_way is not None:  # it asks for the records after
                         self.under_way = None
                         self._connection.drop()
-                    self._retry(position, e, at_once=self._is_told_leader(part))
+                    self._retry(position, e, at_once=self._is_named_leader(part))
                 else:
                     self._shared.fail_positions([position], e)
             else:
@@ -398,7 +398,7 @@ class FetchLane:
                 assert self._shared.files is not None
                 self._shared.files.take_over(position, bytes_per_offset)
 
-    def _is_told_leader(self, part: Part) -> bool:
+    def _is_named_leader(self, part: Part) -> bool:
         """True if the answer names a leader that was not known."""
         result = part.result
         return result.leader_id >= 0 and self._cluster.note_leader(
@@ -425,13 +425,13 @@ class FetchLane:
         """Send the request that follows `last`, for the partitions that stay with the socket, if there will be room
         for its answer."""
         with self._shared.changed:
-            wanted = self._wanted_positions(time.monotonic())
+            needed = self._needed_positions(time.monotonic())
             is_room = self._shared.ready.size_bytes + taken_bytes < self._config.prefetch_bytes
-        if not is_room or not wanted or not last.is_for(wanted):
+        if not is_room or not needed or not last.is_for(needed):
             return
         with contextlib.suppress(SparklogError):  # the next request meets it again, when the received records are safe
-            if all(self._broker_choice.stays(p, last.broker) for p in wanted):
-                self.under_way = self._ask(wanted, taken_bytes=taken_bytes)
+            if all(self._broker_choice.stays(p, last.broker) for p in needed):
+                self.under_way = self._ask(needed, taken_bytes=taken_bytes)
 
     def _take_part(self, part: Part) -> None:
         position, offset, result = part.position, part.offset, part.result

@@ -64,12 +64,12 @@ def fetch_request(
     """
     max_bytes = max(min(config.max_bytes, room_bytes), 1)
     part_bytes = min(config.partition_max_bytes, max_bytes)
-    asked: list[tuple[Position, FetchPartition]] = []
+    requested: list[tuple[Position, FetchPartition]] = []
     for position in positions:
         if position.offset is not None:
             max_part = min(part_bytes, PROBE_BYTES) if is_probe(position) else part_bytes
             leader_only = bool(config.rack) and now < position.leader_until
             part = FetchPartition(*position.tp, position.offset, max_part, epoch_of(position), leader_only)
-            asked.append((position, part))
-    parts = [part for _, part in asked]
-    return FetchRequest(wait_ms, config.min_bytes, max_bytes, config.isolation, parts, config.rack), asked
+            requested.append((position, part))
+    parts = [part for _, part in requested]
+    return FetchRequest(wait_ms, config.min_bytes, max_bytes, config.isolation, parts, config.rack), requested

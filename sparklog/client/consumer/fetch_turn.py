@@ -62,9 +62,9 @@ class FetchTurn:
 
         A late answer is not left to poll: the background thread finds the cause, even if poll is not called.
         """
-        return self.is_sparse and self._left_s(connection) > 0
+        return self.is_sparse and self._remaining_s(connection) > 0
 
-    def _left_s(self, connection: Connection) -> float:
+    def _remaining_s(self, connection: Connection) -> float:
         due = connection.due
         until = due if self.is_polling else min(self._polled_at + self.idle_s, (self._polled_at + due) / 2)
         return until - self._clock()
@@ -77,7 +77,7 @@ class FetchTurn:
         """Wait while the answer on `connection` is left to poll, or until `notify`. `connection` is None if poll is
         receiving the answer."""
         idle_s = self.idle_s
-        self._condition.wait(idle_s if connection is None else min(idle_s / 2, max(self._left_s(connection), 0)))
+        self._condition.wait(idle_s if connection is None else min(idle_s / 2, max(self._remaining_s(connection), 0)))
 
     def notify(self) -> None:
         """Wake the background thread and a poll at the socket after a change."""

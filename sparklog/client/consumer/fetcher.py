@@ -126,7 +126,7 @@ class Fetcher:
                         return None
                     looked = True
                     first.turn.begin_poll()
-                    if first.left_to_poll() is None:
+                    if first.fetch_for_poll() is None:
                         self._notify_of_room()
                         self.changed.wait(max(remaining, 0))
                         continue
@@ -207,19 +207,19 @@ class Fetcher:
     def has_room(self) -> bool:
         return self.ready.size_bytes < self._config.prefetch_bytes or (self.first.turn.is_polling and not self.ready)
 
-    def is_wanted(self, position: Position) -> bool:
+    def is_needed(self, position: Position) -> bool:
         return not self.closed and self.positions.get(position.tp) is position
 
-    def are_wanted(self, positions: list[Position]) -> bool:
+    def are_needed(self, positions: list[Position]) -> bool:
         """True if all positions are current ones of an open consumer."""
         with self.changed:
-            return all(self.is_wanted(p) for p in positions)
+            return all(self.is_needed(p) for p in positions)
 
     def deliver(self, position: Position, piece: Piece, *, by_first: bool = False) -> None:
         """Add a piece for poll. `by_first`: True on the thread that has the first lane's turn, which can be the polling
         thread."""
         with self.changed:
-            if self.is_wanted(position):
+            if self.is_needed(position):
                 position.end_at(piece.batches, piece.start_offset, piece.end_offset, piece.epoch)
                 self.ready.add(position, piece.batches, piece.size_bytes)
             if not by_first:
@@ -229,7 +229,7 @@ class Fetcher:
 
     def take_back(self, position: Position) -> None:
         with self.changed:
-            if not self.is_wanted(position):
+            if not self.is_needed(position):
                 return
             for lane in self.lanes:
                 if position.lane is lane or (position.lane is None and lane is self.first):
@@ -244,12 +244,12 @@ class Fetcher:
                 position.error = error
             self.notify()
 
-    def diverge(self, found: Iterable[tuple[Position, Divergence]]) -> None:
+    def diverge(self, divergences: Iterable[tuple[Position, Divergence]]) -> None:
         """Note positions whose leaders lack the records that were read. The polling thread chooses the next offset in
         `settle`."""
         with self.changed:
-            for position, divergence in found:
-                if self.is_wanted(position):
+            for position, divergence in divergences:
+                if self.is_needed(position):
                     position.divergence = divergence
                     self.has_diverged = True
             self.notify()

@@ -64,7 +64,7 @@ class Taker(Protocol):
 
     changed: threading.Condition
 
-    def is_wanted(self, position: Position) -> bool:
+    def is_needed(self, position: Position) -> bool:
         """True if the position is a current one of an open consumer; with `changed` held."""
         ...
 
@@ -116,20 +116,20 @@ class Stretch:
         error: Exception | None = None
         try:
             while size < max_bytes:
-                found = next(self._batches, None)
-                if found is None:
+                next_batch = next(self._batches, None)
+                if next_batch is None:
                     self.has_ended = True
                     break
-                if found.header.leader_epoch > position.checked_epoch:
+                if next_batch.header.leader_epoch > position.checked_epoch:
                     raise LocalReadUnavailableError(
-                        f"{self._tp}: offset {found.header.base_offset} is of leader epoch {found.header.leader_epoch}, "
+                        f"{self._tp}: offset {next_batch.header.base_offset} is of leader epoch {next_batch.header.leader_epoch}, "
                         "whose leader has not confirmed the records before it"
                     )
                 batch = decode_one(
-                    found.data,
-                    found.view,
-                    found.position,
-                    found.header,
+                    next_batch.data,
+                    next_batch.view,
+                    next_batch.position,
+                    next_batch.header,
                     self._tp,
                     position.projection,
                     self.offset,
@@ -139,8 +139,8 @@ class Stretch:
                 )
                 if batch is not None:
                     batches.append(batch)
-                    size += found.header.size_bytes
-                self.offset, epoch = max(self.offset, found.header.next_offset), found.header.leader_epoch
+                    size += next_batch.header.size_bytes
+                self.offset, epoch = max(self.offset, next_batch.header.next_offset), next_batch.header.leader_epoch
         except (SparklogError, OSError) as e:
             error = e
         return Piece(batches, start, self.offset, size, epoch), error
@@ -224,7 +224,7 @@ class FileFetcher:
         """Return the next turn of a position that is still read, when there is room for its data; None at the end."""
         with self._taker.changed:
             while not self._closed:
-                while self._turns and not self._taker.is_wanted(self._turns[0].position):
+                while self._turns and not self._taker.is_needed(self._turns[0].position):
                     self._turns.popleft()
                 if self._turns and self._taker.has_room():
                     return self._turns.popleft()

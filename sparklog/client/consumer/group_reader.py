@@ -53,8 +53,8 @@ class GroupReader:
     def drop_partitions(self, partitions: Iterable[TopicPartition]) -> None:
         gone = set(partitions)
         with self._fetcher.changed:
-            left = {tp: p for tp, p in self._fetcher.positions.items() if tp not in gone}
-        self._replace(left)
+            remaining = {tp: p for tp, p in self._fetcher.positions.items() if tp not in gone}
+        self._replace(remaining)
 
     def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
         with self._fetcher.changed:

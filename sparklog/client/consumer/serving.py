@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from sparklog.client.consumer.position import Position
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster
-from sparklog.client.net.known_leaders import Leader
+from sparklog.client.net.newest_leaders import Leader
 from sparklog.errors import BrokerNotAvailableError, UnknownTopicOrPartitionError
 
 
@@ -67,7 +67,7 @@ class BrokerChoice:
 
     def unchecked(self, positions: Iterable[Position]) -> list[tuple[Position, Leader]]:
         """Return the positions with a new leader that has not confirmed the records which were read (KIP-320)."""
-        found = []
+        positions_to_check = []
         for position in positions:
             leader = self._cluster.last_leader(position.tp)
             if leader is None or leader.epoch <= position.checked_epoch:
@@ -75,5 +75,5 @@ class BrokerChoice:
             if position.epoch < 0 or position.epoch >= leader.epoch:
                 position.checked_epoch = leader.epoch  # nothing has been read, or all of it from this very leader
             else:
-                found.append((position, leader))
-        return found
+                positions_to_check.append((position, leader))
+        return positions_to_check

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from sparklog.client.consumer.position import Divergence, Position
 from sparklog.client.net.answers import check_named
 from sparklog.client.net.cluster import Cluster
-from sparklog.client.net.known_leaders import Leader
+from sparklog.client.net.newest_leaders import Leader
 from sparklog.errors import LogTruncatedError, SparklogError, UnsupportedApiError, error_from_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import EpochPartition, OffsetsForLeaderEpochRequest, OffsetsForLeaderEpochResponse
@@ -32,11 +32,11 @@ def check_positions(
     """
     endpoint = unchecked[0][1].endpoint
     together = [(p, leader) for p, leader in unchecked if leader.endpoint == endpoint]
-    asked = [EpochPartition(*p.tp, leader.epoch, p.epoch) for p, leader in together]
+    epochs = [EpochPartition(*p.tp, leader.epoch, p.epoch) for p, leader in together]
     try:
         answer = cluster.request(
             Api.OFFSETS_FOR_LEADER_EPOCH,
-            OffsetsForLeaderEpochRequest(asked),
+            OffsetsForLeaderEpochRequest(epochs),
             OffsetsForLeaderEpochResponse,
             endpoint=endpoint,
             timeout_ms=timeout_ms,
@@ -45,7 +45,7 @@ def check_positions(
         for position, leader in together:
             position.checked_epoch = leader.epoch
         return []
-    check_named(endpoint, asked, answer.results)
+    check_named(endpoint, epochs, answer.results)
     diverged = []
     by_name = {(r.topic, r.partition): r for r in answer.results}
     for position, leader in together:
@@ -67,14 +67,14 @@ def go_on_at(position: Position, divergence: Divergence, *, resets: bool) -> tup
     end_offset, consumed = divergence.end_offset, position.consumed
     if consumed is None or consumed <= end_offset:  # only records that poll has not returned are gone
         return (end_offset if consumed is None else consumed), divergence.epoch
-    what = (
+    event = (
         f"{position.tp}: an unclean leader election has lost the records from offset {end_offset} to {consumed - 1}, "
         "which this consumer has read"
     )
     if not resets:
         raise LogTruncatedError(
-            f"{what}, and auto.offset.reset is none: seek to offset {end_offset} to read the records of the new leader",
+            f"{event}, and auto.offset.reset is none: seek to offset {end_offset} to read the records of the new leader",
             divergent_offset=end_offset,
         )
-    _log.warning("%s; going on there", what)
+    _log.warning("%s; going on there", event)
     return end_offset, divergence.epoch

@@ -104,8 +104,8 @@ class Committer:
         if self._thread is not None:
             self._thread.join(timeout_s)
         with self._condition:
-            left, self._queue = list(self._queue), deque()
-        for commit in left:
+            unsent, self._queue = list(self._queue), deque()
+        for commit in unsent:
             commit.done.set_exception(ClosedError("the consumer was closed before these offsets could be committed"))
 
     def begin_to_close(self) -> None:
@@ -155,8 +155,8 @@ class Committer:
         """Try the commit once. Returns None after success, or an error after which another attempt can succeed. Raises
         other errors."""
         try:
-            left_ms = max(1, int(commit.deadline.left_s * 1000))  # it is tried once in any case
-            self._attempt(commit.offsets, min(self._request_timeout_ms, left_ms))
+            remaining_ms = max(1, int(commit.deadline.left_s * 1000))  # it is tried once in any case
+            self._attempt(commit.offsets, min(self._request_timeout_ms, remaining_ms))
         except StaleMemberEpochError as e:
             member = self._member()
             if member is not None:
@@ -170,10 +170,10 @@ class Committer:
 
     def _attempt(self, offsets: dict[TopicPartition, OffsetAndMetadata], timeout_ms: int) -> None:
         member = self._member()
-        who = GroupMetadata(self._group_id) if member is None else member.metadata
+        metadata = GroupMetadata(self._group_id) if member is None else member.metadata
         if member is not None:
             gone = sorted(set(offsets) - member.held)
-            if who.member_epoch < 0 or gone:
+            if metadata.member_epoch < 0 or gone:
                 which = ", ".join(map(str, gone[:5])) if gone else "its partitions"
                 raise CommitFailedError(
                     f"this member of group {self._group_id!r} does not hold {which} (any more): records read since the "
@@ -184,7 +184,7 @@ class Committer:
         try:
             commit_offsets(
                 self._cluster,
-                who,
+                metadata,
                 offsets,
                 sequence=-1 if member is None else self._sequence,
                 policy=RetryPolicy.one_attempt(timeout_ms),

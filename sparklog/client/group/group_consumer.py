@@ -149,7 +149,7 @@ class GroupConsumer:
         listeners: tuple[Listener | None, ...],
     ) -> None:
         """Join the group for these topics or this pattern. Raises InvalidTopicError."""
-        wanted = [check_topic_name(t) for t in texts("topics", () if topics is None else topics)]
+        names = [check_topic_name(t) for t in texts("topics", () if topics is None else topics)]
         compiled = None if pattern is None else compile_pattern(pattern)
         self._listeners = _Listeners(*listeners)
         if self._heartbeats is None:
@@ -161,7 +161,7 @@ class GroupConsumer:
                 request_timeout_ms=self._request_timeout_ms,
                 on_change=self._reader.wake,
             )
-        self._heartbeats.subscribe(wanted, compiled)
+        self._heartbeats.subscribe(names, compiled)
 
     def _member_config(self) -> MemberConfig:
         return MemberConfig(
@@ -319,7 +319,7 @@ class GroupConsumer:
         """Let the new partitions begin at their committed offsets."""
         self._offsets_due = time.monotonic() + RETRY_S
         try:
-            found, _ = answer()
+            committed, _ = answer()
         except (StaleMemberEpochError, UnknownMemberIdError, FencedMemberEpochError):
             if self._heartbeats is not None:
                 self._heartbeats.hurry()
@@ -329,8 +329,8 @@ class GroupConsumer:
                 raise
             _log.info("the committed offsets of group %s could not be read yet: %s", self.group_id, e)
             return
-        self._automatic |= {tp: o.offset for tp, o in found.items() if o is not None}
-        self._reader.start_at(found)
+        self._automatic |= {tp: o.offset for tp, o in committed.items() if o is not None}
+        self._reader.start_at(committed)
 
     def committed(
         self, partitions: Iterable[TopicPartition], deadline: Deadline | None = None
@@ -339,13 +339,15 @@ class GroupConsumer:
 
         Raises UnstableOffsetCommitError after default.api.timeout.ms (or at `deadline`), and the group's errors.
         """
-        wanted = list(partitions)
+        requested = list(partitions)
         deadline = deadline or Deadline(self._api_timeout_ms)
         while True:
             policy = RetryPolicy(timeout_ms=deadline.left_ms(), request_timeout_ms=self._request_timeout_ms)
-            found, unstable = fetch_offsets(self._cluster, GroupMetadata(self.group_id), wanted, policy=policy)
+            offsets_by_partition, unstable = fetch_offsets(
+                self._cluster, GroupMetadata(self.group_id), requested, policy=policy
+            )
             if not unstable:
-                return found
+                return offsets_by_partition
             if deadline.left_s <= RETRY_S:
                 names = ", ".join(map(str, unstable[:5]))
                 raise UnstableOffsetCommitError(f"a transaction with offsets of {names} has not ended")
@@ -356,10 +358,10 @@ class GroupConsumer:
     def commit(self, offsets: Offsets | None) -> None:
         """Commit and wait. Raises as `Committer.submit`, RequestTimedOutError, and the errors of the group and of
         callbacks."""
-        wanted = checked_offsets(self._reader.consumed() if offsets is None else offsets)
-        if wanted:
-            self._forget_automatic(wanted)
-            done = self._committer.submit(wanted, self._api_timeout_ms)
+        checked = checked_offsets(self._reader.consumed() if offsets is None else offsets)
+        if checked:
+            self._forget_automatic(checked)
+            done = self._committer.submit(checked, self._api_timeout_ms)
             try:
                 done.result(self._api_timeout_ms / 1000 + _SLACK_S)
             except TimeoutError as e:
@@ -368,11 +370,11 @@ class GroupConsumer:
 
     def commit_async(self, offsets: Offsets | None, callback: Callback | None) -> None:
         """Commit without waiting. Raises as `Committer.submit`; all later errors go to the callback."""
-        wanted = checked_offsets(self._reader.consumed() if offsets is None else offsets)
-        if not wanted:
+        checked = checked_offsets(self._reader.consumed() if offsets is None else offsets)
+        if not checked:
             return
-        self._forget_automatic(wanted)
-        self._called_back.append((self._committer.submit(wanted, self._api_timeout_ms), wanted, callback))
+        self._forget_automatic(checked)
+        self._called_back.append((self._committer.submit(checked, self._api_timeout_ms), checked, callback))
 
     def _run_callbacks(self) -> None:
         """Run the callbacks of finished commits, in their order, on the polling thread."""
@@ -453,8 +455,8 @@ def _learn(cluster: Cluster, topics: list[str], timeout_ms: int) -> None:
         cluster.topic(topic, timeout_ms=timeout_ms)
 
 
-def require_group(group: GroupConsumer | None, what: str) -> GroupConsumer:
+def require_group(group: GroupConsumer | None, action: str) -> GroupConsumer:
     """Return the group. Raises InvalidGroupIdError if the consumer has none."""
     if group is None:
-        raise InvalidGroupIdError(f"{what} needs a group: create the consumer with group_id=…")
+        raise InvalidGroupIdError(f"{action} needs a group: create the consumer with group_id=…")
     return group

@@ -225,17 +225,17 @@ class GroupHeartbeats:
             if pattern is None or now < self._pattern_due:
                 return
         topics = self._cluster.partition_counts(timeout_ms=self._request_timeout_ms)
-        found = [name for name in topics if name not in INTERNAL_TOPICS and pattern.fullmatch(name)]
+        matching = [name for name in topics if name not in INTERNAL_TOPICS and pattern.fullmatch(name)]
         with self._wake:
             if self._pattern is pattern:
-                if not found and not self._pattern_due:
+                if not matching and not self._pattern_due:
                     _log.warning(
                         "group %s reads topics that match %.200r once one exists: no topic's whole name matches",
                         self._config.group_id,
                         pattern.pattern,
                     )
                 self._pattern_due = now + self._metadata_max_age_s
-                self._membership.subscribe(found)
+                self._membership.subscribe(matching)
 
     def _leave_for_now(self) -> None:
         """Leave the group until the next poll: poll was not called in time, and another member has to read the
@@ -290,8 +290,8 @@ class GroupHeartbeats:
 
 def compile_pattern(pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     """Compile a pattern, which matches whole topic names. Raises InvalidTopicError."""
-    given = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
-    if not isinstance(given, str):
+    text = pattern.pattern if isinstance(pattern, re.Pattern) else pattern
+    if not isinstance(text, str):
         raise InvalidTopicError(f"pattern = {pattern!r}: use a regular expression as str")
     try:
         return re.compile(pattern)

@@ -37,26 +37,26 @@ def checked_offsets(offsets: Offsets) -> dict[TopicPartition, OffsetAndMetadata]
         raise InvalidRequestError(
             f"offsets are given as {{TopicPartition(topic, partition): next offset to read}}, not as {offsets!r}"
         )
-    found = {}
-    for tp, given in offsets.items():
+    checked = {}
+    for tp, entry in offsets.items():
         if not (isinstance(tp, tuple) and len(tp) == 2 and isinstance(tp[0], str) and whole_number(tp[1]) is not None):
             raise InvalidRequestError(f"cannot commit for {tp!r}: TopicPartition(topic, partition) names a partition")
         partition = arg.partition("offsets", tp)
-        offset = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
-        given_number, note, epoch = offset
-        number = whole_number(given_number)
+        offset = entry if isinstance(entry, OffsetAndMetadata) else OffsetAndMetadata(entry)
+        offset_number, note, epoch = offset
+        number = whole_number(offset_number)
         if isinstance(note, str) and len(note) > METADATA_CHARS_MAX:
             arg.refuse(f"metadata of {partition}", note, f"at most {METADATA_CHARS_MAX} characters are kept")
         if number is None or not 0 <= number <= arg.INT64_MAX:
             raise InvalidRequestError(
-                f"cannot commit {given_number!r} for {partition}: an offset is a whole number from 0 on"
+                f"cannot commit {offset_number!r} for {partition}: an offset is a whole number from 0 on"
             )
-        found[partition] = OffsetAndMetadata(
+        checked[partition] = OffsetAndMetadata(
             number,
             "" if note is None else arg.text(f"metadata of {partition}", note),  # Kafka's clients: None is no note
             arg.whole(-1, arg.INT32_MAX)(f"leader_epoch of {partition}", epoch),
         )
-    return found
+    return checked
 
 
 def as_committed(offsets: Offsets) -> list[CommittedOffset]:
@@ -66,7 +66,7 @@ def as_committed(offsets: Offsets) -> list[CommittedOffset]:
 
 def commit_offsets(
     cluster: Cluster,
-    who: GroupMetadata,
+    member: GroupMetadata,
     offsets: Offsets,
     *,
     sequence: int = -1,
@@ -81,8 +81,8 @@ def commit_offsets(
     committed = as_committed(offsets)
     if not committed:
         return
-    request = OffsetCommitRequest(who.group_id, committed, who.member_id, who.member_epoch, sequence)
-    response = _send(cluster, who.group_id, Api.OFFSET_COMMIT, request, OffsetCommitResponse, policy)
+    request = OffsetCommitRequest(member.group_id, committed, member.member_id, member.member_epoch, sequence)
+    response = _send(cluster, member.group_id, Api.OFFSET_COMMIT, request, OffsetCommitResponse, policy)
     raise_failed(
         {
             TopicPartition(r.topic, r.partition): error_from_code(r.error_code, r.message) if r.error_code else None
@@ -94,7 +94,7 @@ def commit_offsets(
 
 def fetch_offsets(
     cluster: Cluster,
-    who: GroupMetadata,
+    member: GroupMetadata,
     partitions: Iterable[TopicPartition] | None = None,
     *,
     require_stable: bool = True,
@@ -106,30 +106,30 @@ def fetch_offsets(
     `partitions` None stands for all partitions with offsets. `require_stable=False` returns the present offsets of the
     latter partitions, too. Raises the group's errors.
     """
-    wanted = None if partitions is None else set(partitions)
+    remaining = None if partitions is None else set(partitions)
 
     def ask(before: OffsetFetchResponse | None) -> OffsetFetchResponse:
         last = None
         if before is not None:
             last = before.offsets[-1]
-            if wanted is not None:
-                wanted.difference_update((o.topic, o.partition) for o in before.offsets)
+            if remaining is not None:
+                remaining.difference_update((o.topic, o.partition) for o in before.offsets)
         request = OffsetFetchRequest(
-            who.group_id,
-            None if wanted is None else to_topics(wanted),
+            member.group_id,
+            None if remaining is None else to_topics(remaining),
             require_stable,
-            who.member_id,
-            who.member_epoch,
+            member.member_id,
+            member.member_epoch,
             paged=True,
             after_topic="" if last is None else last.topic,
             after_partition=-1 if last is None else last.partition,
         )
-        return _send(cluster, who.group_id, Api.OFFSET_FETCH, request, OffsetFetchResponse, policy)
+        return _send(cluster, member.group_id, Api.OFFSET_FETCH, request, OffsetFetchResponse, policy)
 
     def position(page: OffsetFetchResponse) -> object:
         return (page.offsets[-1].topic, page.offsets[-1].partition) if page.offsets else None
 
-    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    fetched: dict[TopicPartition, OffsetAndMetadata | None] = {}
     unstable: list[TopicPartition] = []
     for o in (o for page in pages(ask, position) for o in page.offsets):
         tp = TopicPartition(o.topic, o.partition)
@@ -138,8 +138,8 @@ def fetch_offsets(
         elif o.error_code:
             raise error_from_code(o.error_code, o.message)
         else:
-            found[tp] = None if o.offset < 0 else OffsetAndMetadata(o.offset, o.metadata, o.leader_epoch)
-    return found, unstable
+            fetched[tp] = None if o.offset < 0 else OffsetAndMetadata(o.offset, o.metadata, o.leader_epoch)
+    return fetched, unstable
 
 
 def _send(cluster: Cluster, group_id: str, api: Api, request: Message, response: type[M], policy: RetryPolicy) -> M:

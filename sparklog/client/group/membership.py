@@ -66,9 +66,9 @@ class Membership:
 
     def subscribe(self, topics: Iterable[str]) -> bool:
         """Set the topics. Returns True if they differ from those before."""
-        wanted = sorted(set(topics))
-        changed = wanted != self.topics
-        self.topics, self._report = wanted, self._report or changed
+        names = sorted(set(topics))
+        changed = names != self.topics
+        self.topics, self._report = names, self._report or changed
         return changed
 
     def request(self) -> GroupHeartbeatRequest:
@@ -160,7 +160,7 @@ class Membership:
 
 def to_topics(partitions: Iterable[TopicPartition]) -> list[TopicPartitions]:
     """Return the partitions in the form of the message, sorted."""
-    found: dict[str, list[int]] = {}
+    numbers_by_topic: dict[str, list[int]] = {}
     for tp in sorted(partitions):
-        found.setdefault(tp.topic, []).append(tp.partition)
-    return [TopicPartitions(topic, numbers) for topic, numbers in found.items()]
+        numbers_by_topic.setdefault(tp.topic, []).append(tp.partition)
+    return [TopicPartitions(topic, numbers) for topic, numbers in numbers_by_topic.items()]

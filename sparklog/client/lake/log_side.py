@@ -74,7 +74,7 @@ def read_rows(
         columns=columns,
         layout=pa.schema([schema.field(c) for c in columns]),
         isolation=READ_COMMITTED,
-        wanted=wanted,
+        is_needed=wanted,
         retry_timeout_ms=timeout_ms,
         fetching=Fetching(max_bytes=FETCH_BYTES, request_timeout_ms=timeout_ms),
     ):

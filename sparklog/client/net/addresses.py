@@ -25,15 +25,15 @@ class Endpoint(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def resolve_bootstrap(given: str | Sequence[str] | None) -> str:
-    """Return the bootstrap servers as one text: `given`, or SPARKLOG_BOOTSTRAP_SERVERS, or 127.0.0.1:9292. Raises
+def resolve_bootstrap(servers: str | Sequence[str] | None) -> str:
+    """Return the bootstrap servers as one text: `servers`, or SPARKLOG_BOOTSTRAP_SERVERS, or 127.0.0.1:9292. Raises
     InvalidConfigError."""
-    if given is None or given == "":
-        given = os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
-    parts = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    if servers is None or servers == "":
+        servers = os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP_DEFAULT
+    parts = [servers] if isinstance(servers, str) else list(servers) if isinstance(servers, Iterable) else [servers]
     if not all(isinstance(part, str) for part in parts):
         raise InvalidConfigError(
-            f"bootstrap servers {given!r:.200}: give host:port, or a list of them, for example {BOOTSTRAP_DEFAULT}"
+            f"bootstrap servers {servers!r:.200}: give host:port, or a list of them, for example {BOOTSTRAP_DEFAULT}"
         )
     text = ",".join(parts)
     return ",".join(str(e) for e in parse_bootstrap(text))

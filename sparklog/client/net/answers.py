@@ -20,10 +20,10 @@ class NamedPartition(Protocol):
     def partition(self) -> int: ...
 
 
-def check_named(who: object, asked: Sequence[NamedPartition], answered: Sequence[NamedPartition]) -> None:
+def check_named(peer: object, requested: Sequence[NamedPartition], answered: Sequence[NamedPartition]) -> None:
     """Check that the answer has each requested partition once, and no other partition. Raises InvalidRequestError."""
-    if sorted((a.topic, a.partition) for a in answered) != sorted((a.topic, a.partition) for a in asked):
-        raise InvalidRequestError(f"the response of {who} does not cover the {len(asked)} requested partitions")
+    if sorted((a.topic, a.partition) for a in answered) != sorted((a.topic, a.partition) for a in requested):
+        raise InvalidRequestError(f"the response of {peer} does not cover the {len(requested)} requested partitions")
 
 
 class Identity(Protocol):
@@ -46,8 +46,8 @@ def identity_of(answer: Identity) -> ProducerIdAndEpoch:
     return ProducerIdAndEpoch(answer.producer_id, answer.producer_epoch)
 
 
-def single(found: Sequence[T], what: str) -> T:
+def single(entries: Sequence[T], noun: str) -> T:
     """Return the only entry of an answer about one requested item. Raises InvalidRequestError."""
-    if len(found) != 1:
-        raise InvalidRequestError(f"the broker's response has {len(found)} entries for one requested {what}")
-    return found[0]
+    if len(entries) != 1:
+        raise InvalidRequestError(f"the broker's response has {len(entries)} entries for one requested {noun}")
+    return entries[0]

@@ -55,10 +55,10 @@ def text(argument: str, value: object) -> str:
 
 def name(argument: str, value: object) -> str:
     """Return the name of a topic or a group."""
-    given = text(argument, value)
-    if len(given) > TOPIC_NAME_CHARS_MAX:
+    topic_name = text(argument, value)
+    if len(topic_name) > TOPIC_NAME_CHARS_MAX:
         refuse(argument, value, f"a name has at most {TOPIC_NAME_CHARS_MAX} characters")
-    return given
+    return topic_name
 
 
 def texts(argument: str, value: object) -> list[str]:
@@ -131,11 +131,11 @@ def partitions(argument: str, value: object, depth: int = 0) -> list[TopicPartit
         refuse(argument, value, "use a TopicPartition(topic, partition), or a list of them")
     if depth > DEPTH_MAX:
         refuse(argument, value, f"at most {DEPTH_MAX} lists are nested")
-    found: list[TopicPartition] = []
+    collected: list[TopicPartition] = []
     for item in value:
         is_list = isinstance(item, list | tuple | set | frozenset) and not _is_partition(item)
-        found += partitions(argument, item, depth + 1) if is_list else [partition(argument, item)]
-    return found
+        collected += partitions(argument, item, depth + 1) if is_list else [partition(argument, item)]
+    return collected
 
 
 def mapping(key: Reader, content: Reader) -> Reader:
@@ -203,22 +203,22 @@ def takes(**readers: Reader) -> Callable[[Callable[P, R]], Callable[P, R]]:
         @wraps(function)
         def checked(*args: P.args, **kwargs: P.kwargs) -> R:
             fixed = len(args) if rest is None else list(parameters).index(rest)
-            given: list[Any] = [
+            values: list[Any] = [
                 readers[name](name, value) if name in readers else value
                 for name, value in zip(names, args[:fixed], strict=False)
             ]
             if rest is not None:
-                given += readers[rest](rest, args[fixed:])
-            elif len(args) > len(given):
-                given += args[len(given) :]  # too many: the function says so
+                values += readers[rest](rest, args[fixed:])
+            elif len(args) > len(values):
+                values += args[len(values) :]  # too many: the function says so
             named = {k: readers[k](k, v) if k in readers else v for k, v in kwargs.items()}
             try:
-                return function(*given, **named)  # type: ignore[arg-type]
+                return function(*values, **named)  # type: ignore[arg-type]
             except TypeError as e:
                 is_of_the_call = e.__traceback__ is not None and e.__traceback__.tb_next is None
                 if not is_of_the_call:
                     raise
-                raise TypeError(_call_error(called_name, parameters, len(given), named, e)) from None
+                raise TypeError(_call_error(called_name, parameters, len(values), named, e)) from None
 
         return checked
 
@@ -252,7 +252,7 @@ _MEANT = {
 
 
 def _call_error(
-    called: str, parameters: Mapping[str, inspect.Parameter], given: int, named: Mapping[str, object], error: TypeError
+    called: str, parameters: Mapping[str, inspect.Parameter], count: int, named: Mapping[str, object], error: TypeError
 ) -> str:
     """Return the text for a call that does not fit the function's parameters: the wrong argument, and the right one."""
     names = [n for n in parameters if n != "self"]
@@ -263,9 +263,9 @@ def _call_error(
     if unknown is not None:
         meant = next((n for n in names if unknown in _MEANT.get(n, ())), None)
         meant = meant or next(iter(difflib.get_close_matches(unknown, names, 1)), None)
-        known = f"did you mean {meant!r}?" if meant else f"its arguments are {', '.join(names)}"
-        return f"{called}() has no argument {unknown!r}: {known}"
-    if given > len(by_position) + ("self" in parameters):
+        hint = f"did you mean {meant!r}?" if meant else f"its arguments are {', '.join(names)}"
+        return f"{called}() has no argument {unknown!r}: {hint}"
+    if count > len(by_position) + ("self" in parameters):
         others = f"; name the others: {', '.join(f'{n}=…' for n in by_name)}" if by_name else ""
         return f"{called}() takes {len(by_position)} arguments by position ({', '.join(by_position)}){others}"
     said = str(error).partition("() ")[2] or str(error)
@@ -302,9 +302,9 @@ def behind_servers(order: str) -> Reader:
     about the order of arguments, which is `order`."""
 
     def read(argument: str, value: object) -> str:
-        given = text(argument, value)
-        if _ADDRESSES.fullmatch(given):
+        servers = text(argument, value)
+        if _ADDRESSES.fullmatch(servers):
             refuse(argument, value, f"this is the address of a broker; the order is {order}")
-        return given
+        return servers
 
     return read

@@ -24,8 +24,8 @@ from sparklog.client.net.connection_pool import ConnectionPool
 from sparklog.client.net.coordinator_key import CoordinatorKey
 from sparklog.client.net.coordinators import Coordinators
 from sparklog.client.net.deadline import Deadline
-from sparklog.client.net.known_leaders import KnownLeaders, Leader
 from sparklog.client.net.metadata_pages import whole_metadata
+from sparklog.client.net.newest_leaders import Leader, NewestLeaders
 from sparklog.client.net.own_changes import OwnChanges
 from sparklog.client.net.patience import Membership
 from sparklog.client.net.topic_info import TopicInfo, topic_error, topic_info
@@ -81,7 +81,7 @@ class Cluster:
         self._hints: dict[str, str] = {}
         """The hint at the nearest name for each unknown topic."""
         self._brokers: dict[int, Endpoint] = {}
-        self._leaders = KnownLeaders()
+        self._leaders = NewestLeaders()
         self._coordinators = Coordinators()
         self._membership = Membership(self)
         self._failed_at: dict[Endpoint, float] = {}
@@ -103,10 +103,10 @@ class Cluster:
         now = time.monotonic()
         for b in response.brokers:
             self._membership.note(b.broker_id, Endpoint(b.host, b.port))
-        known = [topic_info(t) for t in response.topics if t.error_code == 0]
+        infos = [topic_info(t) for t in response.topics if t.error_code == 0]
         with self._lock:
             self._brokers = {b.broker_id: Endpoint(b.host, b.port) for b in response.brokers}
-            for info in known:
+            for info in infos:
                 before = self._topics.get(info.name)
                 self._leaders.keep_newer(None if before is None else before[0], info)
                 self._topics[info.name] = (info, now)
@@ -119,9 +119,9 @@ class Cluster:
         """Return all topics with their numbers of partitions, without the large parts of the metadata. Raises as
         `metadata`."""
         response = self._ask_metadata(None, details=False, timeout_ms=timeout_ms)
-        found = (t for t in response.topics if t.error_code == 0)
+        described = (t for t in response.topics if t.error_code == 0)
         # an older broker tells everything
-        return {t.name: t.partition_count if t.partition_count >= 0 else len(t.partitions) for t in found}
+        return {t.name: t.partition_count if t.partition_count >= 0 else len(t.partitions) for t in described}
 
     def _ask_metadata(
         self, topics: Sequence[str] | None, *, details: bool = True, to_write: bool = False, timeout_ms: int
@@ -168,10 +168,10 @@ class Cluster:
             with self._lock:  # old knowledge is better than none while the broker is away
                 self._topics[name] = (cached[0], time.monotonic() - METADATA_MAX_AGE_S + METADATA_RETRY_S)
             return cached[0]
-        found = next((state for state in response.topics if state.name == name and state.error_code == 0), None)
-        if found is not None:
+        described = next((state for state in response.topics if state.name == name and state.error_code == 0), None)
+        if described is not None:
             with self._lock:  # another thread may have forgotten the topic meanwhile
-                return self._topics[name][0] if name in self._topics else topic_info(found)
+                return self._topics[name][0] if name in self._topics else topic_info(described)
         self.invalidate(name)
         code = next((t.error_code for t in response.topics if t.name == name), UnknownTopicOrPartitionError.code)
         if code == UnknownTopicOrPartitionError.code:
@@ -229,13 +229,13 @@ class Cluster:
 
     def leader(self, tp: TopicPartition, *, timeout_ms: int = 30_000) -> Endpoint:
         """Return the broker that leads the partition. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError."""
-        known = self.known_leader(tp)
-        if known is not None:
-            return known
-        found = self.leaders([tp], timeout_ms=timeout_ms)[tp]
-        if isinstance(found, SparklogError):
-            raise found
-        return found.endpoint
+        cached = self.cached_leader(tp)
+        if cached is not None:
+            return cached
+        looked_up = self.leaders([tp], timeout_ms=timeout_ms)[tp]
+        if isinstance(looked_up, SparklogError):
+            raise looked_up
+        return looked_up.endpoint
 
     def leaders(
         self, partitions: Iterable[TopicPartition], *, timeout_ms: int = 30_000
@@ -246,13 +246,13 @@ class Cluster:
         by_topic: dict[str, list[TopicPartition]] = {}
         for tp in partitions:
             by_topic.setdefault(tp.topic, []).append(tp)
-        found: dict[TopicPartition, Leader | SparklogError] = {}
+        leaders: dict[TopicPartition, Leader | SparklogError] = {}
         for topic, tps in by_topic.items():
             try:
-                found |= self._leaders_in(topic, tps, deadline)
+                leaders |= self._leaders_in(topic, tps, deadline)
             except SparklogError as e:
-                found |= dict.fromkeys(tps, e)
-        return found
+                leaders |= dict.fromkeys(tps, e)
+        return leaders
 
     def _leaders_in(
         self, topic: str, tps: Sequence[TopicPartition], deadline: Deadline
@@ -285,7 +285,7 @@ class Cluster:
         if endpoint is not None:
             self.doubt(endpoint)
 
-    def known_leader(self, tp: TopicPartition) -> Endpoint | None:
+    def cached_leader(self, tp: TopicPartition) -> Endpoint | None:
         """Return the leader if it is known without a request, or None."""
         with self._lock:
             info = self._fresh(tp.topic)
@@ -372,8 +372,8 @@ class Cluster:
 
         Raises BrokerNotAvailableError.
         """
-        found = self.metadata([], timeout_ms=timeout_ms).brokers
-        return [Endpoint(b.host, b.port) for b in found] if len(found) > 1 else [None]
+        brokers = self.metadata([], timeout_ms=timeout_ms).brokers
+        return [Endpoint(b.host, b.port) for b in brokers] if len(brokers) > 1 else [None]
 
     # -- connections
 
@@ -411,11 +411,11 @@ class Cluster:
         """Return the brokers to ask for information that any broker has: the bootstrap servers and the cluster's
         brokers. Brokers that have not answered lately come last."""
         with self._lock:
-            known = list(self._brokers.values()) if len(self._brokers) > 1 else []
-        found = list(dict.fromkeys([*self._bootstrap, *known]))
+            others = list(self._brokers.values()) if len(self._brokers) > 1 else []
+        ordered = list(dict.fromkeys([*self._bootstrap, *others]))
         since = time.monotonic() - DOUBT_S
         self._failed_at = {e: at for e, at in self._failed_at.items() if at > since}
-        return sorted(found, key=self._failed_at.__contains__)
+        return sorted(ordered, key=self._failed_at.__contains__)
 
     def reach(self, *, timeout_ms: int = 30_000) -> str:
         """Connect to any broker; return the client's principal ("": no SASL, or an older broker). Raises
@@ -503,7 +503,7 @@ class Cluster:
         with self._lock:
             self._topics.clear()
             self._brokers.clear()
-            self._leaders = KnownLeaders()
+            self._leaders = NewestLeaders()
             self._coordinators.clear()
         self._pool.close()
 
@@ -523,23 +523,23 @@ def cluster(
     key = (*resolve_client(bootstrap_servers, security), check_client_id(client_id))
     dropped: list[Cluster] = []
     with _clusters_lock:
-        found = _clusters.get(key)
-        if found is None:
-            found = _clusters[key] = Cluster(*key)
+        shared = _clusters.get(key)
+        if shared is None:
+            shared = _clusters[key] = Cluster(*key)
         _clusters.move_to_end(key)
         while len(_clusters) > CLUSTERS_MAX:
             dropped.append(_clusters.popitem(last=False)[1])
     for c in dropped:
         c.close()
-    return found
+    return shared
 
 
 def forget(bootstrap_servers: str) -> None:
     """Drop the shared state for these addresses and close its connections, because the cluster is gone."""
     address = resolve_bootstrap(bootstrap_servers)
     with _clusters_lock:
-        found = [_clusters.pop(key) for key in list(_clusters) if key[0] == address]
-    for c in found:
+        forgotten = [_clusters.pop(key) for key in list(_clusters) if key[0] == address]
+    for c in forgotten:
         c.close()
 
 
@@ -560,7 +560,7 @@ def _drop_after_fork() -> None:
         c._pool = ConnectionPool()
         c._topics = OrderedDict()
         c._brokers = {}
-        c._leaders = KnownLeaders()
+        c._leaders = NewestLeaders()
         c._coordinators = Coordinators()
         c._membership = Membership(c)
         c.own_changes = OwnChanges()

@@ -509,14 +509,14 @@ def connect_for_data(
     the broker. Raises the errors of `Connection`.
     """
     deadline = Deadline(timeout_ms)
-    who: dict[str, Any] = {"security": security, "client_id": client_id, "patience": patience}
-    connection = Connection(endpoint, timeout_ms=timeout_ms, **who)
+    options: dict[str, Any] = {"security": security, "client_id": client_id, "patience": patience}
+    connection = Connection(endpoint, timeout_ms=timeout_ms, **options)
     offered = connection.offered_socket()
     if not offered:
         return connection
     try:
         local = Connection(
-            endpoint, timeout_ms=deadline.left_ms(), local_socket=offered, offered_by=connection.tcp_ends, **who
+            endpoint, timeout_ms=deadline.left_ms(), local_socket=offered, offered_by=connection.tcp_ends, **options
         )
         local.timeout_ms = timeout_ms
     except SparklogError:  # no more connections, or another network namespace

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.coordinator_key import CoordinatorKey
 from sparklog.client.net.deadline import Deadline
-from sparklog.client.net.known_coordinators import CoordinatorAnswer, KnownCoordinators
+from sparklog.client.net.remembered_coordinators import CoordinatorAnswer, RememberedCoordinators
 from sparklog.errors import (
     BrokerNotAvailableError,
     BrokerShuttingDownError,
@@ -80,24 +80,24 @@ class Coordinators:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._known_coordinators = KnownCoordinators()
+        self._remembered = RememberedCoordinators()
 
     def clear(self) -> None:
         """Forget all."""
         with self._lock:
-            self._known_coordinators = KnownCoordinators()
+            self._remembered = RememberedCoordinators()
 
     def find(self, brokers: Brokers, key: CoordinatorKey, *, timeout_ms: int) -> CoordinatorAnswer:
         """Return the coordinator, known or looked up. Raises CoordinatorNotAvailableError, BrokerNotAvailableError."""
         with self._lock:
-            known = self._known_coordinators.get(key)
-        if known is not None:
-            return known
+            remembered = self._remembered.get(key)
+        if remembered is not None:
+            return remembered
         candidates = brokers.candidates()
         with self._lock:
-            candidates = self._known_coordinators.order(candidates, self._clock())
+            candidates = self._remembered.order(candidates, self._clock())
         try:
-            found, informant = brokers.ask_any(
+            response, informant = brokers.ask_any(
                 candidates,
                 Api.FIND_COORDINATOR,
                 FindCoordinatorRequest(*key),
@@ -106,18 +106,18 @@ class Coordinators:
                 refused=self._doubt,
             )
         except UnsupportedApiError:  # a broker of an earlier release, which is alone
-            told = CoordinatorAnswer(None, None)
+            answer = CoordinatorAnswer(None, None)
         else:
-            told = CoordinatorAnswer(Endpoint(found.host, found.port) if found.host else None, informant)
+            answer = CoordinatorAnswer(Endpoint(response.host, response.port) if response.host else None, informant)
         with self._lock:
-            self._known_coordinators.note(key, told)
-        return told
+            self._remembered.note(key, answer)
+        return answer
 
     def _doubt(self, informant: Endpoint, error: SparklogError) -> None:
         """Put a broker last in the order for DOUBT_S, because it has answered the look-up of a coordinator with an
         error."""
         with self._lock:
-            self._known_coordinators.doubt(informant, self._clock())
+            self._remembered.doubt(informant, self._clock())
 
     def request(
         self, brokers: Brokers, key: CoordinatorKey, api: Api, message: Message, response: type[M], *, timeout_ms: int
@@ -128,15 +128,13 @@ class Coordinators:
         asks the brokers with wrong answers last. Raises as `find`, and the coordinator's error.
         """
         deadline = Deadline(timeout_ms)
-        told = self.find(brokers, key, timeout_ms=timeout_ms)
-        left_ms = deadline.left_ms()
+        answer = self.find(brokers, key, timeout_ms=timeout_ms)
+        remaining_ms = deadline.left_ms()
         try:
-            return brokers.request(api, message, response, endpoint=told.endpoint, timeout_ms=left_ms)
+            return brokers.request(api, message, response, endpoint=answer.endpoint, timeout_ms=remaining_ms)
         except (NotCoordinatorError, *UNREADY) as e:
             with self._lock:
-                self._known_coordinators.forget(
-                    key, told, self._clock(), unready=not isinstance(e, NotCoordinatorError)
-                )
-            if told.endpoint is not None and isinstance(e, GONE):
-                brokers.doubt(told.endpoint)
+                self._remembered.forget(key, answer, self._clock(), unready=not isinstance(e, NotCoordinatorError))
+            if answer.endpoint is not None and isinstance(e, GONE):
+                brokers.doubt(answer.endpoint)
             raise

@@ -77,11 +77,11 @@ def _round(
     is asked if the look-up of a leader has failed with a retriable error."""
     answers: dict[TopicPartition, T | SparklogError] = {}
     groups: dict[Endpoint, list[TopicPartition]] = {}
-    for tp, found in cluster.leaders(pending, timeout_ms=attempts.attempt_ms).items():
-        if isinstance(found, SparklogError):
-            answers[tp] = found
+    for tp, located in cluster.leaders(pending, timeout_ms=attempts.attempt_ms).items():
+        if isinstance(located, SparklogError):
+            answers[tp] = located
         else:
-            groups.setdefault(found.endpoint, []).append(tp)
+            groups.setdefault(located.endpoint, []).append(tp)
     for_others = chosen is not None and len(groups) > 1
     if chosen is not None and any(isinstance(a, SparklogError) and a.retriable for a in answers.values()):
         return answers
@@ -113,11 +113,11 @@ def _unheard_of(
 ) -> dict[TopicPartition, SparklogError]:
     """Return a retriable error for each of these partitions that the cluster has, because its leader does not know it
     yet."""
-    found = cluster.leaders(partitions, timeout_ms=group.timeout_ms)
+    leaders = cluster.leaders(partitions, timeout_ms=group.timeout_ms)
     return {
         tp: LeaderNotAvailableError(
             f"the broker at {group.leader}, the leader of {tp}, does not know the partition yet"
         )
         for tp in partitions
-        if not isinstance(found[tp], UnknownTopicOrPartitionError)
+        if not isinstance(leaders[tp], UnknownTopicOrPartitionError)
     }

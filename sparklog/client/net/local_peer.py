@@ -56,11 +56,11 @@ def check_owner(sock: socket.socket, own: Address | None, peer: Address | None) 
 def tcp_owner(tables: Iterable[str], own: Address, peer: Address) -> int | None:
     """Return the user of the process at the other end of the connection from `own` to `peer`. `tables` have the form of
     /proc/net/tcp. None if it is no process of this host."""
-    wanted = {(theirs, ours) for theirs, ours in zip(_hex(peer), _hex(own), strict=True)}
+    ends = {(theirs, ours) for theirs, ours in zip(_hex(peer), _hex(own), strict=True)}
     for table in tables:
         for line in table.splitlines()[1:]:
             fields = line.split()
-            if len(fields) > 7 and fields[3] == _ESTABLISHED and (fields[1], fields[2]) in wanted:
+            if len(fields) > 7 and fields[3] == _ESTABLISHED and (fields[1], fields[2]) in ends:
                 return int(fields[7])
     return None
 
@@ -76,9 +76,9 @@ def _tables() -> Iterable[str]:
 
 def _hex(address: Address) -> tuple[str, str]:
     """Return the address as the tables of IPv4 and of IPv6 write it: words in the machine's byte order."""
-    found = ipaddress.ip_address(address[0].partition("%")[0])
-    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else found
-    long = found.packed if isinstance(found, ipaddress.IPv6Address) else bytes(10) + b"\xff\xff" + found.packed
+    parsed = ipaddress.ip_address(address[0].partition("%")[0])
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else parsed
+    long = parsed.packed if isinstance(parsed, ipaddress.IPv6Address) else bytes(10) + b"\xff\xff" + parsed.packed
     port = f":{address[1]:04X}"
     return ("" if mapped is None else _words(mapped.packed)) + port, _words(long) + port
 

@@ -47,6 +47,6 @@ def _text(
 
 
 def _names(names: Iterable[str]) -> str:
-    found = list(names)
-    more = f" and {len(found) - NAMES_MAX} more" if len(found) > NAMES_MAX else ""
-    return ", ".join(found[:NAMES_MAX]) + more
+    listed = list(names)
+    more = f" and {len(listed) - NAMES_MAX} more" if len(listed) > NAMES_MAX else ""
+    return ", ".join(listed[:NAMES_MAX]) + more

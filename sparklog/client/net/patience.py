@@ -35,35 +35,35 @@ class Patience:
         self,
         endpoint: Endpoint,
         broker_id: int | None,
-        has_left: Callable[[int, Endpoint], bool],
+        has_departed: Callable[[int, Endpoint], bool],
         clock: Callable[[], float] = time.monotonic,
         *,
         late_s: float = LATE_S,
     ) -> None:
         """Create the patience with one broker.
 
-        `broker_id`: None until it is known; until then no other broker is asked. `has_left`: asks the other brokers if
-        the broker has left the cluster. `late_s`: as LATE_S.
+        `broker_id`: None until it is known; until then no other broker is asked. `has_departed`: asks the other brokers
+        if the broker has left the cluster. `late_s`: as LATE_S.
         """
         self._endpoint = endpoint
         self.broker_id = broker_id
-        self._has_left = has_left
+        self._has_departed = has_departed
         self._clock = clock
         self.late_s = late_s
-        self._asked_at = -self.late_s
+        self._checked_at = -self.late_s
 
     def late_at(self, expected_at: float, heard_at: float) -> float:
         """Return the time at which the other brokers are to be asked, for an answer expected at `expected_at` from a
         broker last heard at `heard_at`."""
-        return max(expected_at, heard_at, self._asked_at) + self.late_s
+        return max(expected_at, heard_at, self._checked_at) + self.late_s
 
     def check(self, expected_at: float, heard_at: float) -> None:
         """Ask other brokers about the broker if its answer is late. Raises RequestTimedOutError if it has left."""
         if self._clock() < self.late_at(expected_at, heard_at):
             return
-        has_left = self.broker_id is not None and self._has_left(self.broker_id, self._endpoint)
-        self._asked_at = self._clock()
-        if has_left:
+        has_departed = self.broker_id is not None and self._has_departed(self.broker_id, self._endpoint)
+        self._checked_at = self._clock()
+        if has_departed:
             raise RequestTimedOutError(
                 f"the broker at {self._endpoint} does not answer, and is no longer in the cluster's metadata; its "
                 "partitions get new leaders"
@@ -111,9 +111,9 @@ class Membership:
         """Return the patience for a new connection."""
         with self._lock:
             broker_id = self._ids.get(endpoint)
-        return Patience(endpoint, broker_id, self.has_left, late_s=self.late_s)
+        return Patience(endpoint, broker_id, self.has_departed, late_s=self.late_s)
 
-    def has_left(self, broker_id: int, endpoint: Endpoint) -> bool:
+    def has_departed(self, broker_id: int, endpoint: Endpoint) -> bool:
         """True if another broker reports that the broker `broker_id`, reached at `endpoint`, is no longer in the
         cluster. False if no other broker is known or none answers."""
         brokers = self._brokers()

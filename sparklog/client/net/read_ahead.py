@@ -32,10 +32,10 @@ class ReadAhead:
     def missing_bytes(self) -> int:
         """Number of bytes that the next answer lacks or, until its length is here, that the length lacks. 0 or less:
         nothing is missing."""
-        there = self._end - self._start
-        if there < _LENGTH.size:
-            return _LENGTH.size - there
-        return int(_LENGTH.size + _LENGTH.unpack_from(self.buffer, self._start)[0] - there)
+        present = self._end - self._start
+        if present < _LENGTH.size:
+            return _LENGTH.size - present
+        return int(_LENGTH.size + _LENGTH.unpack_from(self.buffer, self._start)[0] - present)
 
     @property
     def is_answer_large(self) -> bool:

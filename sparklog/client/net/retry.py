@@ -89,16 +89,16 @@ class Retries:
 
     def pause(self, error: SparklogError) -> None:
         now = self._clock()
-        left_s = self._until - now
+        remaining_s = self._until - now
         if not error.retriable or not self._policy.repeats:
             raise error
-        if left_s * 1000 <= self._policy.backoff_ms:
+        if remaining_s * 1000 <= self._policy.backoff_ms:
             raise self._last(error)
         # the pauses near the end are shorter, so that the attempts go on until the limit
-        pause_s = min(self._backoff_s * random.uniform(0.8, 1.2), left_s / 2)
+        pause_s = min(self._backoff_s * random.uniform(0.8, 1.2), remaining_s / 2)
         if not self._is_warned and now - self._started_at >= WARN_AFTER_S:
             self._is_warned = True
-            _log.warning("%s; trying again for up to %.0f s", error, left_s)
+            _log.warning("%s; trying again for up to %.0f s", error, remaining_s)
         self._sleep(pause_s)
         self._backoff_s = min(self._backoff_s * 2, self._policy.backoff_max_ms / 1000)
 
@@ -137,7 +137,7 @@ def of_all_brokers(
 
     def ask_all(attempt_ms: int) -> list[T]:
         brokers = cluster.brokers(timeout_ms=attempt_ms)
-        return [found for broker in brokers for found in ask(broker, attempts.attempt_ms)]
+        return [item for broker in brokers for item in ask(broker, attempts.attempt_ms)]
 
     return until_answered(ask_all, attempts)
 
@@ -168,19 +168,19 @@ def request_until(
     """
     attempts = Retries(policy, sleep=sleep, clock=clock)
     if once:  # an unsent request can be tried again
-        until_answered(lambda left_ms: cluster.reach(timeout_ms=left_ms), attempts)
+        until_answered(lambda remaining_ms: cluster.reach(timeout_ms=remaining_ms), attempts)
     while True:
-        asked = leader_of is None
+        has_endpoint = leader_of is None
         try:
             if coordinator is not None:
                 return cluster.coordinator_request(coordinator, api, message, response, timeout_ms=attempts.attempt_ms)
             if leader_of is not None:
                 endpoint = cluster.leader(leader_of, timeout_ms=attempts.attempt_ms)
-                asked = True
+                has_endpoint = True
             return cluster.request(api, message, response, endpoint=endpoint, timeout_ms=attempts.attempt_ms)
         except SparklogError as e:
             if leader_of is not None and e.retriable:
                 cluster.look_again([leader_of.topic], endpoint)
-            if once and asked and isinstance(e, UNCLEAR):
+            if once and has_endpoint and isinstance(e, UNCLEAR):
                 raise
             attempts.pause(e)

@@ -67,8 +67,8 @@ class TopicInfo:
         return min(self.max_message_bytes * self._number(_INFLATED_RATIO), INFLATED_BYTES_MAX)
 
     def _number(self, setting: Setting) -> int:
-        given = self.broker_defaults | self.configs
-        return int(setting.parse(given.get(setting.name, setting.default)))
+        values = self.broker_defaults | self.configs
+        return int(setting.parse(values.get(setting.name, setting.default)))
 
     @property
     def log_append_time(self) -> bool:

@@ -37,7 +37,7 @@ TOPIC_CHANGED = (UnknownTopicOrPartitionError, UnknownSchemaError)
 """Errors which prove that the known metadata of the topic are wrong; the metadata are then forgotten. After other
 errors the metadata are read again, but stay in use if no broker answers."""
 
-STORED_NOTHING = (
+NOT_STORED = (
     OutOfOrderSequenceError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,

@@ -95,11 +95,11 @@ class BatchEncoder:
         """Encode a few envelope rows without compression, together with the producer's fields: `identity` (None: no
         idempotence), `base_sequence` and `transactional`."""
         attributes = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0
-        who = (-1, -1, -1)
+        identity_fields = (-1, -1, -1)
         if identity is not None:
-            who = (identity.producer_id, identity.producer_epoch, base_sequence)
+            identity_fields = (identity.producer_id, identity.producer_epoch, base_sequence)
             attributes |= ATTRIBUTE_TRANSACTIONAL if transactional else 0
-        payload = encode_small_batch(rows, topic.schema_id, attributes, *who)
+        payload = encode_small_batch(rows, topic.schema_id, attributes, *identity_fields)
         stamps = rows.timestamps_us
         return EncodedBatch(payload, len(rows.values), min(stamps) // 1000, max(stamps) // 1000, topic.log_append_time)
 

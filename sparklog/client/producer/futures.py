@@ -127,9 +127,9 @@ class Delivery:
 
     def metadata(self) -> BatchMetadata:
         stamp = self.append_time_ms if self.append_time_ms >= 0 else self.max_timestamp_ms
-        found = BatchMetadata(self.tp.topic, self.tp.partition, self.base_offset, stamp)
-        found.record_count = self.record_count
-        return found
+        batch_metadata = BatchMetadata(self.tp.topic, self.tp.partition, self.base_offset, stamp)
+        batch_metadata.record_count = self.record_count
+        return batch_metadata
 
 
 if TYPE_CHECKING:

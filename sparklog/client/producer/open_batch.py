@@ -23,13 +23,13 @@ class OpenBatch:
 
     The batch has reserved `reserved_bytes` of `buffer.memory`; no record uses the `room_bytes` among them yet. Parts
     that most records lack take no memory for those records: `keys` can be shorter than `values` (the rest have no key),
-    and `headers` and `given_timestamps_ms` map the number of a row to its value.
+    and `headers` and `explicit_timestamps_ms` map the number of a row to its value.
     """
 
     __slots__ = (
         "created",
         "delivery",
-        "given_timestamps_ms",
+        "explicit_timestamps_ms",
         "headers",
         "keys",
         "reserved_bytes",
@@ -45,7 +45,7 @@ class OpenBatch:
         self.keys: list[bytes | None] = []
         self.headers: dict[int, Headers] = {}
         self.timestamps_ns = array("q")
-        self.given_timestamps_ms: dict[int, int] = {}
+        self.explicit_timestamps_ms: dict[int, int] = {}
         self.reserved_bytes = 0
         self.room_bytes = 0
 
@@ -69,13 +69,13 @@ class OpenBatch:
         if headers:
             self.headers[row] = headers
         if timestamp_ms is not None:
-            self.given_timestamps_ms[row] = timestamp_ms
+            self.explicit_timestamps_ms[row] = timestamp_ms
 
     def drop_unfinished(self) -> None:
         """Remove the parts of an unfinished row after an exception (Ctrl-C) in `send`."""
         n = len(self.values)
         del self.keys[n:], self.timestamps_ns[n:]
-        for column in (self.headers, self.given_timestamps_ms):
+        for column in (self.headers, self.explicit_timestamps_ms):
             column.pop(n, None)
 
     def small_rows(self) -> SmallRows | None:
@@ -89,7 +89,7 @@ class OpenBatch:
         if len(values) != n or len(keys) != len(self.keys):
             return None
         stamps = [ns // 1000 for ns in self.timestamps_ns[:n]]
-        for row, timestamp_ms in self.given_timestamps_ms.items():
+        for row, timestamp_ms in self.explicit_timestamps_ms.items():
             stamps[row] = timestamp_ms * 1000
         self.delivery.timestamps_us = stamps
         return SmallRows(values, keys or None, stamps)
@@ -98,7 +98,7 @@ class OpenBatch:
         """Return the records in the columns of an envelope topic. The delivery gets their timestamps."""
         n = len(self.values)
         stamps = np.frombuffer(self.timestamps_ns, np.int64, n) // 1000
-        for row, timestamp_ms in self.given_timestamps_ms.items():
+        for row, timestamp_ms in self.explicit_timestamps_ms.items():
             stamps[row] = timestamp_ms * 1000
         self.delivery.timestamps_us = stamps
         keys = self.keys[:n] + [None] * (n - len(self.keys)) if self.keys else None

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from sparklog.client.producer.accumulator import Accumulator, PartitionQueue, PendingBatch
-from sparklog.client.producer.delivery_errors import STORED_NOTHING, expired, session_failed, unknown_outcome
+from sparklog.client.producer.delivery_errors import NOT_STORED, expired, session_failed, unknown_outcome
 from sparklog.client.producer.sequences import AfterFailure, Refusal
 from sparklog.errors import (
     InvalidProducerEpochError,
@@ -66,7 +66,7 @@ class Outcomes:
             self.stored(entry, result)
             return
         error = error_from_code(result.error_code, result.message)
-        definite = isinstance(error, STORED_NOTHING)
+        definite = isinstance(error, NOT_STORED)
         if isinstance(error, UnknownTopicOrPartitionError):
             # retriable: a broker can learn of a new topic late. If the topic was deleted, the metadata show it
             self._doubt_metadata(entry.queue.tp.topic, error)

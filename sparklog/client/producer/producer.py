@@ -315,9 +315,9 @@ class Producer:
             rows = rows_of(data, state.info, partition)
         except (SchemaMismatchError, InvalidPartitionsError):
             # the topic may have got a column, a wider one, or a partition since its metadata were read
-            known = state.info
+            before = state.info
             state = self._newer(state)
-            if (state.info.schema_id, state.info.partitions) == (known.schema_id, known.partitions):
+            if (state.info.schema_id, state.info.partitions) == (before.schema_id, before.partitions):
                 raise
             rows = rows_of(data, state.info, partition)
         deliveries: list[Delivery] = []

@@ -42,7 +42,7 @@ class ProducerCore:
         self.transactions: Transactions | None = None
         self._parallel = parallel
         sender.on_abandoned = self._begin_to_leave
-        sender.on_left = self._end
+        sender.on_stopped = self._end
         _cores.add(self)
 
     @property
@@ -83,17 +83,17 @@ class ProducerCore:
             return
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
 
-        def left_s() -> float | None:
+        def remaining_s() -> float | None:
             return None if deadline is None else max(0.0, deadline - time.monotonic())
 
         try:
-            self._abort_open(left_s())
+            self._abort_open(remaining_s())
             self.accumulator.close("the producer is closed")
-            self.flush(left_s())
+            self.flush(remaining_s())
         finally:
             self.accumulator.close("the producer is closed")
-            left = left_s()
-            self.sender.stop(_STOP_S if left is None else min(_STOP_S, max(left, _STOP_S_MIN)))
+            remaining = remaining_s()
+            self.sender.stop(_STOP_S if remaining is None else min(_STOP_S, max(remaining, _STOP_S_MIN)))
             self._forget()
 
     def _abort_open(self, timeout_s: float | None = None) -> None:

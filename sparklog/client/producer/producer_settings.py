@@ -14,13 +14,13 @@ _ACKS, _IDEMPOTENCE, _IN_FLIGHT = "acks", "enable.idempotence", "max.in.flight.r
 _TRANSACTIONAL_ID = "transactional.id"
 
 
-def producer_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+def producer_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return all settings under their dotted names, from Python parameters. Idempotence is off if acks is not all, as
     in Kafka. Raises InvalidConfigError, also for idempotence that is requested together with other acks."""
-    acks = "all" if str(given.get("acks")) == "-1" else given.get("acks")
-    config: dict[str, Any] = from_parameters(Scope.PRODUCER, {**given, "acks": acks})
+    acks = "all" if str(values.get("acks")) == "-1" else values.get("acks")
+    config: dict[str, Any] = from_parameters(Scope.PRODUCER, {**values, "acks": acks})
     if config[_ACKS] != "all":
-        if given.get("enable_idempotence") is not None and config[_IDEMPOTENCE]:
+        if values.get("enable_idempotence") is not None and config[_IDEMPOTENCE]:
             raise InvalidConfigError(f"{_IDEMPOTENCE} needs {_ACKS}=all, not {config[_ACKS]}: leave one of them out")
         config[_IDEMPOTENCE] = False
     if config[_TRANSACTIONAL_ID]:

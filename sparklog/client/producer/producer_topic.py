@@ -48,12 +48,12 @@ class ProducerTopic:
         send."""
         if self.info.partitions == 1:
             return 0
-        found = partition_for_key(key, self.info.partitions)
+        partition = partition_for_key(key, self.info.partitions)
         if len(key) <= KEY_CACHE_KEY_BYTES_MAX:
             if len(self.key_partitions) >= KEY_CACHE_ENTRIES_MAX:
                 self.key_partitions.clear()
-            self.key_partitions[key] = found
-        return found
+            self.key_partitions[key] = partition
+        return partition
 
     def checked(
         self, value: Any, key: Any, headers: Any, timestamp_ms: Any, partition: int | None
@@ -124,12 +124,12 @@ class SerializingTopic(ProducerTopic):
             value = self._serialize(self._value_serializer, value, "value")
         return super().checked(value, key, headers, timestamp_ms, partition)
 
-    def _serialize(self, serialize: Serialize, content: Any, what: str) -> bytes | None:
+    def _serialize(self, serialize: Serialize, content: Any, part: str) -> bytes | None:
         try:
-            return _as_bytes(serialize(self.info.name, content), f"the result of the {what} serializer")
+            return _as_bytes(serialize(self.info.name, content), f"the result of the {part} serializer")
         except Exception as e:
             raise SerializationError(
-                f"a {what} for topic {self.info.name!r} cannot be serialized ({type(e).__name__}: {e})"
+                f"a {part} for topic {self.info.name!r} cannot be serialized ({type(e).__name__}: {e})"
             ) from e
 
 
@@ -154,14 +154,14 @@ def _check_timestamp(timestamp_ms: Any) -> int:
     return number
 
 
-def _as_bytes(content: Any, what: str) -> bytes | None:
+def _as_bytes(content: Any, subject: str) -> bytes | None:
     if content is None or type(content) is bytes:
         return content
     if isinstance(content, bytes | bytearray | memoryview):
         return bytes(content)
     if isinstance(content, Mapping):
         raise TypeError(
-            f"{what} must be bytes, not {type(content).__name__}: this topic has no columns; encode it as in "
+            f"{subject} must be bytes, not {type(content).__name__}: this topic has no columns; encode it as in "
             "json.dumps(value).encode(), or create the topic with a schema, whose rows are dicts"
         )
-    raise TypeError(f"{what} must be bytes, not {type(content).__name__}: encode it, for example text.encode()")
+    raise TypeError(f"{subject} must be bytes, not {type(content).__name__}: encode it, for example text.encode()")

@@ -77,8 +77,8 @@ def _plain(value: Any, nan_is_null: bool) -> Any:
     """Return `value` with None in place of the nulls of other libraries, and with Python's dates, times and lists in
     place of NumPy's, at any depth. Returns `value` itself if nothing differs."""
     if isinstance(value, Mapping):
-        made = {k: _plain(v, nan_is_null) for k, v in value.items()}
-        return made if any(made[k] is not v for k, v in value.items()) else value
+        plain = {k: _plain(v, nan_is_null) for k, v in value.items()}
+        return plain if any(plain[k] is not v for k, v in value.items()) else value
     if isinstance(value, np.ma.MaskedArray):
         return None if value is np.ma.masked else _plain(list(value), nan_is_null)
     is_list = isinstance(value, list | tuple)
@@ -257,7 +257,7 @@ def require_one_kind(values: Sequence[Any], t: Any, target: Any) -> None:
     """Raise ValueError if PyArrow has changed booleans, numbers, dates or times among `values` to make an array of type
     `t` of them, or if numbers that must not be rounded would be rounded to the topic's type `target`.
     """
-    for leaf, wanted, objects in _leaves(values, t, target):
+    for leaf, leaf_type, objects in _leaves(values, t, target):
         kinds = set(map(type, objects))
         is_number = not pa.types.is_temporal(leaf)
         others = _BOOLEANS if is_number else _NUMBERS
@@ -271,7 +271,7 @@ def require_one_kind(values: Sequence[Any], t: Any, target: Any) -> None:
             )
         if np.float16 in kinds and pa.types.is_integer(leaf):
             raise _MixedKindsError("integers and NumPy's float16 in one list: use one type for all values")
-        if _is_rounded(leaf, wanted):
+        if _is_rounded(leaf, leaf_type):
             for exact in (np.float64, int, np.integer):
                 if any(issubclass(k, exact) for k in kinds):
                     _require_floats(np.array([v for v in objects if isinstance(v, exact)]))

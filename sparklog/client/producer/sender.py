@@ -24,7 +24,7 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.connection import Connection
 from sparklog.client.net.waker import Waker
 from sparklog.client.producer.accumulator import Accumulator, PartitionQueue
-from sparklog.client.producer.delivery_errors import CUT_OFF, STORED_NOTHING, TOPIC_CHANGED
+from sparklog.client.producer.delivery_errors import CUT_OFF, NOT_STORED, TOPIC_CHANGED
 from sparklog.client.producer.encoding import BatchEncoder
 from sparklog.client.producer.outcomes import Entry, Outcomes
 from sparklog.client.producer.sequences import WriteSession
@@ -123,7 +123,7 @@ class Sender:
         self.is_abandoned = False
         self.on_abandoned: Callable[[], None] = lambda: None
         """Called on the thread when it has been abandoned, before it continues."""
-        self.on_left: Callable[[], None] = lambda: None
+        self.on_stopped: Callable[[], None] = lambda: None
         """Called on the thread at its end, when it has been abandoned."""
         self._thread = threading.Thread(target=self._run, name="sparklog-producer", daemon=True)
         self._thread.start()
@@ -180,7 +180,7 @@ class Sender:
             self._selector.close()
             self._waker.close()
             if self.is_abandoned:
-                self.on_left()
+                self.on_stopped()
 
     def _step(self) -> None:
         self._woken = False  # before the check: later changes have to wake this thread
@@ -294,7 +294,7 @@ class Sender:
             if channel is not None and leader in self._channels and channel.connection.closed:
                 self._drop_channel(leader, e)
             for entry in entries:
-                self._outcomes.failed(entry, e, definite=not sent or isinstance(e, STORED_NOTHING))
+                self._outcomes.failed(entry, e, definite=not sent or isinstance(e, NOT_STORED))
             return False
         return True
 
@@ -342,8 +342,8 @@ class Sender:
         with self._accumulator.lock:
             deadline = self._accumulator.locked_next_deadline()
         deadline = min(deadline, max((b.deadline for e in entries for b in e.batches), default=deadline))
-        left_s = min(self._config.request_timeout_ms / 1000, deadline - time.monotonic())
-        return max(1, int(left_s * 1000))
+        remaining_s = min(self._config.request_timeout_ms / 1000, deadline - time.monotonic())
+        return max(1, int(remaining_s * 1000))
 
     def _open_channel(self, leader: Endpoint, entries: list[Entry]) -> _Channel:
         connection = self._cluster.connect(leader, timeout_ms=self._request_ms(entries), for_data=True)
@@ -395,7 +395,7 @@ class Sender:
                 return
             entries, _ = channel.in_flight.popleft()
             for entry in entries:
-                self._outcomes.failed(entry, e, definite=isinstance(e, STORED_NOTHING))
+                self._outcomes.failed(entry, e, definite=isinstance(e, NOT_STORED))
             return
         entries, _ = channel.in_flight.popleft()
         if [(r.topic, r.partition) for r in response.results] != [e.queue.tp for e in entries]:
@@ -445,8 +445,8 @@ class Sender:
                     self._outcomes.give_up(entry, error)
             channel.in_flight.clear()
         with accumulator.lock:
-            left = accumulator.locked_take_all()
-        for queue, batches in left:
+            unsent = accumulator.locked_take_all()
+        for queue, batches in unsent:
             self._outcomes.give_up(Entry(queue, batches), error, release=False)
         with accumulator.lock:
             rest = list(accumulator.outstanding)

@@ -112,7 +112,7 @@ class PartitionSequences:
         self._safeguards = safeguards or Safeguards()
         self._ambiguous = False
         self._order = 0
-        self._known_at: float | None = None
+        self._confirmed_at: float | None = None
 
     def room(self, first: SequencedBatch | None, now: float) -> int:
         """Return the number of batches, from `first` on, that can go into a request now. `first` None: the next batch
@@ -133,7 +133,7 @@ class PartitionSequences:
         return limit - (self._order - self.in_flight[0].order if self.in_flight else 0)
 
     def _unknown_to_broker(self, now: float) -> bool:
-        return self._known_at is None or now - self._known_at > REMEMBERED_S
+        return self._confirmed_at is None or now - self._confirmed_at > REMEMBERED_S
 
     def take(self, batches: Sequence[SequencedBatch]) -> None:
         """Take the batches into a request: new ones get their sequence."""
@@ -154,7 +154,7 @@ class PartitionSequences:
         """Note that the broker has the batches, now or from an earlier attempt."""
         for batch in batches:
             self.in_flight.remove(batch)
-        self._known_at = now
+        self._confirmed_at = now
 
     def refused(self, batches: Sequence[SequencedBatch], refusal: Refusal, *, definite: bool) -> AfterFailure:
         """Handle a failed attempt. `definite`: True if the attempt has stored nothing and never will; False if that is
@@ -217,7 +217,7 @@ class PartitionSequences:
         self.identity = ProducerIdAndEpoch(self.identity.producer_id, self.identity.producer_epoch + 1)
         self.next_sequence = 0
         self.has_gap = self._ambiguous = False
-        self._known_at = None
+        self._confirmed_at = None
         return again
 
     @property

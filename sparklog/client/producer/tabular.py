@@ -149,14 +149,14 @@ def fit(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container[str] 
     if table.schema.equals(schema) or not set(table.column_names) & set(schema.names):
         return fit_table(table, schema, topic)
     for i, field in enumerate(schema):
-        found = table.schema.get_all_field_indices(field.name)
-        if not found:
+        indices = table.schema.get_all_field_indices(field.name)
+        if not indices:
             table = table.append_column(pa.field(field.name, field.type), null_column(table.num_rows, field.type))
-        elif len(found) == 1 and schema.types[i] != table.schema.types[found[0]]:
-            column = table.column(found[0])
+        elif len(indices) == 1 and schema.types[i] != table.schema.types[indices[0]]:
+            column = table.column(indices[0])
             if column.null_count == len(column):
                 empty = null_column(table.num_rows, field.type)
-                table = table.set_column(found[0], pa.field(field.name, field.type), empty)
+                table = table.set_column(indices[0], pa.field(field.name, field.type), empty)
     return fit_table(table, schema, topic, rounded)
 
 
@@ -242,8 +242,8 @@ def _named_levels(index: Any) -> Iterator[tuple[str, Any]]:
             yield str(name), index.get_level_values(level)
 
 
-def _from_columns(given: Mapping[str, Any], schema: pa.Schema, topic: str) -> pa.Table:
-    columns = {**_index_columns(given, schema, topic), **given}
+def _from_columns(data: Mapping[str, Any], schema: pa.Schema, topic: str) -> pa.Table:
+    columns = {**_index_columns(data, schema, topic), **data}
     arrays = []
     for name, values in columns.items():
         text(f"data for topic {topic!r}: a column's name", name)
@@ -259,19 +259,19 @@ def _from_columns(given: Mapping[str, Any], schema: pa.Schema, topic: str) -> pa
 
 def _index_columns(columns: Mapping[str, Any], schema: pa.Schema, topic: str) -> dict[str, Any]:
     """Return the index levels of pandas Series that have the name of a column of the topic that `columns` lacks."""
-    found: dict[str, Any] = {}
+    index_columns: dict[str, Any] = {}
     for values in columns.values():
         if not _of_pandas(values) or not hasattr(values, "index"):
             continue
         for name, rows in _named_levels(values.index):
             if name in columns or schema.get_field_index(name) < 0:
                 continue
-            if not found.setdefault(name, rows).equals(rows):
+            if not index_columns.setdefault(name, rows).equals(rows):
                 raise SchemaMismatchError(
                     f"data for topic {topic!r}: two columns have an index {name!r} with other values or another order: "
                     f"send {{{name!r}: …}} as a column of its own"
                 )
-    return found
+    return index_columns
 
 
 def _row_values(values: Any, name: str, topic: str) -> Any:
@@ -328,9 +328,11 @@ def _array(values: Any, target: pa.DataType | None, name: str, topic: str) -> An
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
         reason = str(e).splitlines()[0]
         kind = getattr(values, "dtype", "object")
-        found = "" if kind == "object" else f" is {kind}"
-        wanted = f", the topic has {target}" if target is not None else ""
-        raise SchemaMismatchError(f"data do not fit topic {topic!r}: column {name!r}{found}{wanted} ({reason})") from e
+        actual = "" if kind == "object" else f" is {kind}"
+        expected = f", the topic has {target}" if target is not None else ""
+        raise SchemaMismatchError(
+            f"data do not fit topic {topic!r}: column {name!r}{actual}{expected} ({reason})"
+        ) from e
 
 
 def _dense(values: Any) -> Any:

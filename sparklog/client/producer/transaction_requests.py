@@ -87,8 +87,8 @@ class Transactions:
         the call, not the transaction."""
         self._learn_failure()
         self.state.check_open()
-        who = GroupMetadata(group) if isinstance(group, str) else group
-        if not isinstance(who, GroupMetadata):
+        member = GroupMetadata(group) if isinstance(group, str) else group
+        if not isinstance(member, GroupMetadata):
             raise InvalidRequestError(
                 f"pass the group as Consumer.group_metadata() or as its group_id, not as {group!r}"
             )
@@ -96,11 +96,16 @@ class Transactions:
         if not committed:
             return
         request = TxnOffsetCommitRequest(
-            self.state.transactional_id, *self._identity(), who.group_id, committed, who.member_id, who.member_epoch
+            self.state.transactional_id,
+            *self._identity(),
+            member.group_id,
+            committed,
+            member.member_id,
+            member.member_epoch,
         )
         self._session.is_used = True
         try:
-            key = group_key(who.group_id)
+            key = group_key(member.group_id)
             answer = self._ask(Api.TXN_OFFSET_COMMIT, request, TxnOffsetCommitResponse, coordinator=key)
             for result in answer.results:
                 if result.error_code:
@@ -183,8 +188,8 @@ class Transactions:
         over, or `deadline` (monotonic, in s) if that comes earlier."""
         policy = self._policy
         if deadline is not None:
-            left_ms = max(1, int((deadline - time.monotonic()) * 1000))
-            policy = policy._replace(timeout_ms=min(policy.timeout_ms, left_ms))
+            remaining_ms = max(1, int((deadline - time.monotonic()) * 1000))
+            policy = policy._replace(timeout_ms=min(policy.timeout_ms, remaining_ms))
         try:
             key = transaction_key(self.state.transactional_id) if coordinator is None else coordinator
             return request_until(self._cluster, api, request, response, policy, coordinator=key)

@@ -59,9 +59,9 @@ def row_class(schema: pa.Schema) -> type[Row] | None:
     if any(t is None for t in types):
         return None
     fields = [(f"c{i}", t | None, None) for i, t in enumerate(types)]
-    made: Any = msgspec.defstruct("CheckedRow", fields, bases=(Row,), array_like=True, gc=False)
-    made.schema = schema
-    return cast("type[Row]", made)
+    row_type: Any = msgspec.defstruct("CheckedRow", fields, bases=(Row,), array_like=True, gc=False)
+    row_type.schema = schema
+    return cast("type[Row]", row_type)
 
 
 def _python_type(t: Any) -> Any:
@@ -200,13 +200,13 @@ class TypedTopic(ProducerTopic):
                 f"{type(value).__name__}; send({name!r}, {{{self.info.schema.names[0]!r}: …}}) sends a row, "
                 "send_batch(topic, data) a table"
             )
-        for what, given, instead in (
+        for argument, content, instead in (
             ("key", key, f"its key columns are {shown_names(self.info.key_columns) or 'none'}"),
             ("headers", headers or None, "give them a column"),
             ("timestamp_ms", timestamp_ms, f"its timestamp column is {self.info.timestamp_column or 'none'}"),
         ):
-            if given is not None:
-                raise SchemaMismatchError(f"topic {name!r} is typed: {what} belongs to envelope topics; {instead}")
+            if content is not None:
+                raise SchemaMismatchError(f"topic {name!r} is typed: {argument} belongs to envelope topics; {instead}")
         return dict(value)
 
     def _fitted(self, value: dict[Any, Any], partition: int | None) -> tuple[Any, int, int | None, None]:
@@ -229,11 +229,11 @@ class TypedTopic(ProducerTopic):
             self.key_partitions.clear()
         values = key if key.__class__ is tuple else (key,)
         if self._hash is not None and all(value.__class__ in (str, int) for value in values):
-            found = (self._hash(values) & 0x7FFFFFFF) % self.info.partitions
+            partition = (self._hash(values) & 0x7FFFFFFF) % self.info.partitions
         else:
-            found = int(rows_of([row], self.info, None).partition[0])  # type: ignore[index]
-        self.key_partitions[key] = found
-        return found
+            partition = int(rows_of([row], self.info, None).partition[0])  # type: ignore[index]
+        self.key_partitions[key] = partition
+        return partition
 
 
 def producer_topic(

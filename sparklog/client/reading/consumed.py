@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 import pyarrow as pa
 
-from sparklog.client.reading.isolation import NOTHING_ABORTED, AbortedOffsets
+from sparklog.client.reading.isolation import NO_ABORTED, AbortedOffsets
 from sparklog.client.reading.projection import Projection
 from sparklog.errors import CorruptBatchError, DeserializationError
 from sparklog.format.batch import (
@@ -318,7 +318,7 @@ def decode_batches(
     end_offset: int | None = None,
     *,
     check_crcs: bool = True,
-    aborted: AbortedOffsets = NOTHING_ABORTED,
+    aborted: AbortedOffsets = NO_ABORTED,
 ) -> Iterator[ConsumedBatch]:
     """Yield the rows of [start_offset, end_offset) in `data`, batch by batch. `headers` has the position and header of
     each batch; `end_offset` None: no end. Markers, aborted batches and batches without such rows are left out. Raises

@@ -105,10 +105,10 @@ def read_range_with_history(
         try:
             if position < until:
                 assert source.history is not None
-                for found in source.history.read(tp.partition, position, until, columns, layout):
+                for part in source.history.read(tp.partition, position, until, columns, layout):
                     has_begun = True
-                    yield found
-                    position = found.next_offset
+                    yield part
+                    position = part.next_offset
                 position = until
                 continue
             for batch in read_log(cluster, tp, position, end_offset, columns=list(columns), layout=layout, **reading):

@@ -31,8 +31,8 @@ class AbortedOffsets:
         self._by_producer: dict[int, list[tuple[int, int]]] = {}
         for r in ranges:
             self._by_producer.setdefault(r.producer_id, []).append((r.first_offset, r.last_offset))
-        for found in self._by_producer.values():
-            found.sort()
+        for offsets in self._by_producer.values():
+            offsets.sort()
 
     def covers(self, header: BatchHeader) -> bool:
         """True if the batch belongs to an aborted transaction: the batch is transactional, and an aborted range of its
@@ -46,4 +46,4 @@ class AbortedOffsets:
         return before > 0 and header.base_offset <= ranges[before - 1][1]
 
 
-NOTHING_ABORTED = AbortedOffsets(())
+NO_ABORTED = AbortedOffsets(())

@@ -72,8 +72,8 @@ class LatestRows:
         rows = pa.concat_tables(self._partitions).combine_chunks()
         if len(self._partitions) > 1:
             rows = newest_per_key(rows.sort_by("_timestamp"), self._keys)
-        left = rows.filter(pc.invert(is_deletion(rows, self._keys, value_columns_of(self._info))))
-        return left.select(schema.names).cast(schema)
+        remaining = rows.filter(pc.invert(is_deletion(rows, self._keys, value_columns_of(self._info))))
+        return remaining.select(schema.names).cast(schema)
 
 
 def latest_view(info: TopicInfo, table: str, columns: Sequence[str]) -> str:

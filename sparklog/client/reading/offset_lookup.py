@@ -46,7 +46,7 @@ def timestamp_of(spec: str | int) -> int:
     raise InvalidRequestError(f"offset of {spec!r}: use {', '.join(NAMED)} or a timestamp in ms")
 
 
-class FoundOffset(NamedTuple):
+class LocatedOffset(NamedTuple):
     """An OffsetAndTimestamp, and the `leader_epoch` of the record before the offset; -1: not known."""
 
     offset: int
@@ -56,7 +56,7 @@ class FoundOffset(NamedTuple):
 
 def list_offsets(
     cluster: Cluster,
-    asked: Mapping[TopicPartition, str | int],
+    specs: Mapping[TopicPartition, str | int],
     *,
     isolation: int = READ_UNCOMMITTED,
     all_at_once: bool = False,
@@ -71,22 +71,22 @@ def list_offsets(
     The whole call takes `timeout_ms` at most. Raises UnknownTopicOrPartitionError, BrokerNotAvailableError and others.
     """
     attempts = Retries(RetryPolicy.within(timeout_ms))
-    found = find_offsets(cluster, asked, attempts, isolation=isolation, all_at_once=all_at_once)
-    return {tp: OffsetAndTimestamp(o.offset, o.timestamp_ms) for tp, o in found.items()}
+    located = find_offsets(cluster, specs, attempts, isolation=isolation, all_at_once=all_at_once)
+    return {tp: OffsetAndTimestamp(o.offset, o.timestamp_ms) for tp, o in located.items()}
 
 
 def find_offsets(
     cluster: Cluster,
-    asked: Mapping[TopicPartition, str | int],
+    specs: Mapping[TopicPartition, str | int],
     attempts: Attempts,
     *,
     isolation: int = READ_UNCOMMITTED,
     all_at_once: bool = False,
-) -> dict[TopicPartition, FoundOffset]:
+) -> dict[TopicPartition, LocatedOffset]:
     """Look up offsets and leader epochs. As `list_offsets`, but limited by `attempts` instead of a time."""
-    questions = {TopicPartition(*tp): [timestamp_of(spec)] for tp, spec in asked.items()}
-    found = look_up_offsets(cluster, questions, attempts, isolation=isolation, all_at_once=all_at_once)
-    return {tp: offset for tp, offsets in found.items() for offset in offsets}
+    questions = {TopicPartition(*tp): [timestamp_of(spec)] for tp, spec in specs.items()}
+    located = look_up_offsets(cluster, questions, attempts, isolation=isolation, all_at_once=all_at_once)
+    return {tp: offset for tp, offsets in located.items() for offset in offsets}
 
 
 def look_up_offsets(
@@ -96,32 +96,32 @@ def look_up_offsets(
     *,
     isolation: int = READ_UNCOMMITTED,
     all_at_once: bool = False,
-    refused: Callable[[TopicPartition, SparklogError], list[FoundOffset]] = refuse,
-) -> dict[TopicPartition, list[FoundOffset]]:
+    refused: Callable[[TopicPartition, SparklogError], list[LocatedOffset]] = refuse,
+) -> dict[TopicPartition, list[LocatedOffset]]:
     """Return the offsets of each partition in the order of its `questions`, which are times in ms or numbers of NAMED.
     `refused` turns the error of a partition into its result; see `until_led`."""
     together = all_at_once and isolation == READ_COMMITTED
 
-    def ask(group: LedGroup) -> dict[TopicPartition, list[FoundOffset] | SparklogError]:
-        wanted = [
+    def ask(group: LedGroup) -> dict[TopicPartition, list[LocatedOffset] | SparklogError]:
+        requested = [
             ListOffsetsPartition(*tp, timestamp_ms, -1 if group.for_others else _epoch(cluster, tp, group.leader))
             for tp in group.partitions
             for timestamp_ms in questions[tp]
         ]
-        request = ListOffsetsRequest(wanted, isolation, all_at_once=together)
+        request = ListOffsetsRequest(requested, isolation, all_at_once=together)
         response = cluster.request(
             Api.LIST_OFFSETS, request, ListOffsetsResponse, endpoint=group.leader, timeout_ms=group.timeout_ms
         )
-        check_named(group.leader, wanted, response.results)
-        found: dict[TopicPartition, list[FoundOffset] | SparklogError] = {tp: [] for tp in group.partitions}
+        check_named(group.leader, requested, response.results)
+        located: dict[TopicPartition, list[LocatedOffset] | SparklogError] = {tp: [] for tp in group.partitions}
         for r in response.results:
-            so_far = found[tp := TopicPartition(r.topic, r.partition)]
+            so_far = located[tp := TopicPartition(r.topic, r.partition)]
             if r.error_code:
-                found[tp] = error_from_code(r.error_code, r.message or str(tp))
+                located[tp] = error_from_code(r.error_code, r.message or str(tp))
             elif not isinstance(so_far, SparklogError):
                 _check_offset(tp, r.offset, questions[tp][len(so_far)])
-                so_far.append(FoundOffset(r.offset, r.timestamp_ms, r.leader_epoch))
-        return found
+                so_far.append(LocatedOffset(r.offset, r.timestamp_ms, r.leader_epoch))
+        return located
 
     return until_led(cluster, questions, ask, attempts, refused=refused, together=together)
 
@@ -135,5 +135,5 @@ def _check_offset(tp: TopicPartition, offset: int, timestamp_ms: int) -> None:
 
 def _epoch(cluster: Cluster, tp: TopicPartition, leader: Endpoint) -> int:
     """Return the epoch in which the broker leads the partition; -1 if it is not known."""
-    known = cluster.last_leader(tp)
-    return known.epoch if known is not None and known.endpoint == leader else -1
+    last = cluster.last_leader(tp)
+    return last.epoch if last is not None and last.endpoint == leader else -1

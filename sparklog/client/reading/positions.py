@@ -68,7 +68,7 @@ def position_of(value: object, now_ms: int) -> Position:
     also as a scalar of NumPy or Arrow. Raises InvalidRequestError."""
     if isinstance(value, AtTime | BeforeEnd):
         return value
-    given, value = value, _plain(value)
+    original, value = value, _plain(value)
     if isinstance(value, str):
         return parse_position(value, now_ms)
     if isinstance(value, datetime | date) and value == value:  # pandas' NaT is a datetime, and no time
@@ -76,7 +76,7 @@ def position_of(value: object, now_ms: int) -> Position:
     number = whole_number(value)
     if number is not None and -OFFSET_MAX <= number <= OFFSET_MAX:
         return number if number >= 0 else BeforeEnd(-number)
-    raise InvalidRequestError(f"{given!r}: {POSITION_HELP}")
+    raise InvalidRequestError(f"{original!r}: {POSITION_HELP}")
 
 
 def _plain(value: object) -> object:
@@ -107,6 +107,6 @@ def offsets_of(
     if isinstance(position, BeforeEnd):
         return {tp: max(earliest[tp], latest[tp] - position.offsets) for tp in partitions}
     if isinstance(position, AtTime):
-        found = ask(dict.fromkeys(partitions, position.time_ms)) if partitions else {}
-        return {tp: min(found[tp].offset, latest[tp]) if found[tp].offset >= 0 else latest[tp] for tp in partitions}
+        located = ask(dict.fromkeys(partitions, position.time_ms)) if partitions else {}
+        return {tp: min(located[tp].offset, latest[tp]) if located[tp].offset >= 0 else latest[tp] for tp in partitions}
     return dict.fromkeys(partitions, position)

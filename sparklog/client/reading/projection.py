@@ -89,16 +89,16 @@ class Projection:
         Raises CorruptBatchError, UnknownSchemaError, and SchemaMismatchError for a column whose type in the batch is
         wider than in `schema`.
         """
-        known = self._by_schema.get(header.schema_id) or self._learn(header.schema_id)
-        indexes = known.adapter.indexes
+        steps = self._by_schema.get(header.schema_id) or self._learn(header.schema_id)
+        indexes = steps.adapter.indexes
         decoded, offsets = decode_rows(
             data,
-            known.schema,
+            steps.schema,
             header,
-            indexes if len(indexes) < len(known.schema) else None,
+            indexes if len(indexes) < len(steps.schema) else None,
             inflated_bytes_max=self.info.inflated_bytes_max,
         )
-        return known.adapter.adapt(decoded), known.schema, offsets
+        return steps.adapter.adapt(decoded), steps.schema, offsets
 
     def decode_checked(self, messages: Sequence[Any], schema_id: int) -> pa.Table:
         """Return the rows of several batches as a table with one chunk for each batch. The batches have one schema, and
@@ -106,8 +106,8 @@ class Projection:
 
         Raises UnknownSchemaError and SchemaMismatchError, as `decode` does.
         """
-        known = self._by_schema.get(schema_id) or self._learn(schema_id)
-        return known.adapter.adapt(pa.Table.from_batches([read_checked_batch(m, known.schema) for m in messages]))
+        steps = self._by_schema.get(schema_id) or self._learn(schema_id)
+        return steps.adapter.adapt(pa.Table.from_batches([read_checked_batch(m, steps.schema) for m in messages]))
 
     def knows_envelope(self, schema_id: int) -> bool:
         """True if the topic is an envelope topic and its schema of this id is known without a request."""
@@ -115,18 +115,18 @@ class Projection:
 
     def stored_schema(self, schema_id: int) -> pa.Schema:
         """Return the schema that batches with this id were written with. Raises UnknownSchemaError."""
-        known = self._by_schema.get(schema_id) or self._learn(schema_id)
-        return known.schema
+        steps = self._by_schema.get(schema_id) or self._learn(schema_id)
+        return steps.schema
 
     def _learn(self, schema_id: int) -> _SchemaSteps:
         if schema_id not in self.info.schemas and self._newest is not None:
-            found = self._newest()
-            self.is_of_an_earlier_topic = found.topic_id != self.info.topic_id
+            newest = self._newest()
+            self.is_of_an_earlier_topic = newest.topic_id != self.info.topic_id
             if not self.is_of_an_earlier_topic:
-                self.info = found
+                self.info = newest
                 if self._follow:
                     self._by_schema.clear()
                     self.schema = self._target()
         schema = self.info.schema_of(schema_id)
-        known = self._by_schema[schema_id] = _SchemaSteps(schema, RowAdapter(schema, self.schema, self.info.name))
-        return known
+        steps = self._by_schema[schema_id] = _SchemaSteps(schema, RowAdapter(schema, self.schema, self.info.name))
+        return steps

@@ -1,7 +1,7 @@
 """Reads [start, end) of one partition: by mapping the segment files if they are visible, else by fetching.
 
 Offsets that are only in the broker's object store are read from the store if this process has access, and only the
-byte ranges of the wanted columns. Otherwise the broker reads them for the client.
+byte ranges of the needed columns. Otherwise the broker reads them for the client.
 
 After any error of the files or the store the reader continues through the socket; the call does not raise that error.
 """
@@ -82,7 +82,7 @@ def read_range(
     isolation: int = READ_UNCOMMITTED,
     retry_timeout_ms: int = 30_000,
     fetching: Fetching = Fetching(),  # noqa: B008 - immutable
-    wanted: Callable[[BatchHeader], bool] | None = None,
+    is_needed: Callable[[BatchHeader], bool] | None = None,
     floor: int | None = None,
 ) -> Iterator[ConsumedBatch]:
     """Yield the rows of [start_offset, end_offset), every offset once and in order.
@@ -95,7 +95,7 @@ def read_range(
     columns have their newest type at the start. None: all have their newest type. `local`: "auto" maps the files if
     possible, and reads old segments in the object store; "off" uses the socket. `check_crcs`: False saves the check of
     the batches' checksums. `retry_timeout_ms`: the longest wait in ms for a broker that is away, counted from the last
-    progress. `wanted`: function of a batch's header; batches for which it returns False are skipped without decoding.
+    progress. `is_needed`: function of a batch's header; it returns False for batches to skip without decoding.
     None: all are decoded. `floor`: first offset to return from the batch that contains `start_offset`; it can be lower
     than `start_offset`. None: `start_offset`. Raises DataLossError; CorruptBatchError; SchemaMismatchError: A column is
     unknown, or has become wider than in `layout`; RequestTimedOutError: No broker answers, or with READ_COMMITTED a
@@ -108,7 +108,7 @@ def read_range(
     if start_offset == end_offset:
         return
     expected = start_offset if floor is None else min(floor, start_offset)
-    rows = _Rows(start_offset, expected, end_offset, wanted)
+    rows = _Rows(start_offset, expected, end_offset, is_needed)
     reader = _RangeReader(cluster, tp, rows, columns, layout, check_crcs, isolation, retry_timeout_ms / 1000, fetching)
     for batch in reader.batches(start_offset, local == "auto"):
         if batch.base_offset < expected:
@@ -118,13 +118,13 @@ def read_range(
 
 
 class _Rows(NamedTuple):
-    """The wanted rows: [start, end), and rows from `floor` on in the batch that contains `start`. Batches for whose
-    header `wanted` returns False are left out; None: all batches are wanted."""
+    """The needed rows: [start, end), and rows from `floor` on in the batch that contains `start`. Batches for whose
+    header `is_needed` returns False are left out; None: all batches are needed."""
 
     start: int
     floor: int
     end: int
-    wanted: Callable[[BatchHeader], bool] | None
+    is_needed: Callable[[BatchHeader], bool] | None
 
 
 def _lost(tp: TopicPartition, start: int, end: int, why: str) -> DataLossError:
@@ -169,7 +169,7 @@ class _RangeReader:
         while self._offset < self._end:
             offset = self._offset
             try:
-                leader = self._cluster.leader(self._tp, timeout_ms=self._left_ms)
+                leader = self._cluster.leader(self._tp, timeout_ms=self._remaining_ms)
                 projection = self._projection = self._projection or self._project()
                 source = self._fetch(self._replica or leader, offset, projection)
                 direct = may_read_files and self._is_remote(leader, offset)
@@ -207,14 +207,14 @@ class _RangeReader:
         self._answer_until = Deadline(max(self._retry_s * 1000, self._fetching.request_timeout_ms))
 
     @property
-    def _left_ms(self) -> int:
+    def _remaining_ms(self) -> int:
         """Time for the next request in ms."""
         return self._answer_until.left_ms(self._fetching.request_timeout_ms)
 
     def _project(self) -> Projection:
         name = self._tp.topic
         newest = partial(self._cluster.topic, name, refresh=True, timeout_ms=self._fetching.request_timeout_ms)
-        info = self._cluster.topic(name, timeout_ms=self._left_ms)
+        info = self._cluster.topic(name, timeout_ms=self._remaining_ms)
         return Projection(info, self._columns, layout=self._layout, newest=newest)
 
     # -- object store
@@ -231,12 +231,12 @@ class _RangeReader:
 
         request = LocateRemoteRequest(*self._tp, offset, self._end, self._isolation)
         try:
-            found = self._cluster.request(
-                Api.LOCATE_REMOTE, request, LocateRemoteResponse, endpoint=leader, timeout_ms=self._left_ms
+            located = self._cluster.request(
+                Api.LOCATE_REMOTE, request, LocateRemoteResponse, endpoint=leader, timeout_ms=self._remaining_ms
             )
-            end = min(self._end, found.last_stable_offset) if self._isolation == READ_COMMITTED else self._end
-            aborted = AbortedOffsets(found.aborted)
-            for header, data in read_remote(found.url, found.segments, projection, offset, end):
+            end = min(self._end, located.last_stable_offset) if self._isolation == READ_COMMITTED else self._end
+            aborted = AbortedOffsets(located.aborted)
+            for header, data in read_remote(located.url, located.segments, projection, offset, end):
                 batch = self._decode(data, memoryview(data), 0, header, projection, offset, aborted, checked=True)
                 if batch is not None:
                     yield batch
@@ -252,7 +252,7 @@ class _RangeReader:
     def _local(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
         try:
             located = locate(
-                self._cluster, leader, self._tp, offset, self._end, self._isolation, timeout_ms=self._left_ms
+                self._cluster, leader, self._tp, offset, self._end, self._isolation, timeout_ms=self._remaining_ms
             )
         except OffsetOutOfRangeError:
             return  # the fetch finds the exact loss
@@ -281,7 +281,7 @@ class _RangeReader:
         checked: bool = False,
     ) -> ConsumedBatch | None:
         rows = self._rows
-        if rows.wanted is not None and not rows.wanted(header):
+        if rows.is_needed is not None and not rows.is_needed(header):
             self._note_progress()
             return None
         if offset == rows.start:
@@ -305,7 +305,7 @@ class _RangeReader:
         """Yield rows that are fetched from the broker, up to the end. The next request is sent before the rows of the
         last answer are yielded."""
         stalled_until = time.monotonic() + self._retry_s
-        with self._cluster.connection(leader, purpose="range", timeout_ms=self._left_ms) as connection:
+        with self._cluster.connection(leader, purpose="range", timeout_ms=self._remaining_ms) as connection:
             self._request(connection, offset)
             while offset < self._end:
                 payload, aborted = self._receive(connection, offset, stalled_until)

@@ -132,16 +132,16 @@ def read_table(
     deadline, attempts = Deadline(request_timeout_ms), Retries(RetryPolicy.within(request_timeout_ms))
 
     def newest() -> TopicInfo:
-        return until_answered(lambda left_ms: shared.topic(topic, refresh=True, timeout_ms=left_ms), attempts)
+        return until_answered(lambda remaining_ms: shared.topic(topic, refresh=True, timeout_ms=remaining_ms), attempts)
 
     if history and latest:
         raise InvalidRequestError("history and latest are both True: latest includes the history; leave history out")
     source: HistorySource | None = None
-    found = newest() if history or latest else None
-    if found is not None and (history or LakeSettings.of(found.configs, found.broker_defaults).location):
+    topic_info = newest() if history or latest else None
+    if topic_info is not None and (history or LakeSettings.of(topic_info.configs, topic_info.broker_defaults).location):
         from sparklog.client.reading.history_range import HistorySource
 
-        source = HistorySource(found, required=history, newest=latest)
+        source = HistorySource(topic_info, required=history, newest=latest)
     ranges = _ranges(shared, newest(), start, end, isolation, deadline, source)
     info = newest()  # asked after the ranges' ends: no row of the ranges has a newer schema
     reading: dict[str, Any] = {
@@ -158,8 +158,8 @@ def read_table(
         table = rows.newest_of_each_key()
         return table.to_reader() if batches else table
     if batches:
-        return pa.RecordBatchReader.from_batches(rows.schema, rows.found(with_bar=True))
-    return pa.Table.from_batches(rows.found(), rows.schema)
+        return pa.RecordBatchReader.from_batches(rows.schema, rows.batches(with_bar=True))
+    return pa.Table.from_batches(rows.batches(), rows.schema)
 
 
 class _Rows:
@@ -192,9 +192,9 @@ class _Rows:
         info = self._info
         schema = Projection(info, columns).schema
         needed = () if self._filter is None else _filter_columns(self._filter, info)
-        wanted = None if columns is None else [*schema.names, *(n for n in needed if n not in schema.names)]
-        self._wanted = None if wanted is None or latest else [n for n in wanted if n in info.schema.names]
-        self._layout = Projection(info, self._wanted).schema
+        names = None if columns is None else [*schema.names, *(n for n in needed if n not in schema.names)]
+        self._columns = None if names is None or latest else [n for n in names if n in info.schema.names]
+        self._layout = Projection(info, self._columns).schema
         if include_metadata:
             for field in METADATA_FIELDS:
                 schema = schema.append(field)
@@ -202,7 +202,7 @@ class _Rows:
         self._whole = pa.schema([*self._layout, *METADATA_FIELDS])
         self._with_metadata = include_metadata or any(n not in info.schema.names for n in needed)
 
-    def found(self, *, with_bar: bool = False) -> Iterator[pa.RecordBatch]:
+    def batches(self, *, with_bar: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the rows, partition after partition, with a progress bar in notebooks if `with_bar`."""
         total, done, rows = sum(last - first for first, last in self._ranges.values()), 0, 0
         bar = notebook_bar(total) if with_bar else None
@@ -236,7 +236,7 @@ class _Rows:
     def _read(self, tp: TopicPartition, first: int, last: int) -> Iterable[ConsumedBatch | HistoryBatch]:
         reading = {**self._reading, "layout": self._layout}
         if self._source is None:
-            return read_range(self._cluster, tp, first, last, columns=self._wanted, **reading)
+            return read_range(self._cluster, tp, first, last, columns=self._columns, **reading)
         from sparklog.client.reading.history_range import read_range_with_history
 
         columns = self._layout.names
@@ -278,24 +278,24 @@ def _ranges(
     tps = [TopicPartition(info.name, p) for p in partitions]
     if not tps:
         return {}
-    left_ms = deadline.left_ms
-    earliest = list_offsets(shared, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=left_ms())
+    remaining_ms = deadline.left_ms
+    earliest = list_offsets(shared, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=remaining_ms())
     latest = list_offsets(
-        shared, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=isolation, all_at_once=True, timeout_ms=left_ms()
+        shared, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=isolation, all_at_once=True, timeout_ms=remaining_ms()
     )
     low = {tp: earliest[tp].offset for tp in tps}
     if source is not None:
         low = {tp: source.first_offset(tp.partition, offset) for tp, offset in low.items()}
     high = {tp: latest[tp].offset for tp in tps}
 
-    def ask(asked: Mapping[TopicPartition, str | int]) -> Mapping[TopicPartition, OffsetAndTimestamp]:
-        found = dict(list_offsets(shared, asked, isolation=isolation, timeout_ms=left_ms()))
+    def ask(specs: Mapping[TopicPartition, str | int]) -> Mapping[TopicPartition, OffsetAndTimestamp]:
+        located = dict(list_offsets(shared, specs, isolation=isolation, timeout_ms=remaining_ms()))
         if source is not None:  # perhaps only the table still has the first row that is not older
-            for tp, time_ms in asked.items():
+            for tp, time_ms in specs.items():
                 offset = source.first_offset_from(tp.partition, int(time_ms))
                 if offset is not None:
-                    found[tp] = OffsetAndTimestamp(offset, int(time_ms))
-        return found
+                    located[tp] = OffsetAndTimestamp(offset, int(time_ms))
+        return located
 
     now_ms = time.time_ns() // 1_000_000
     firsts, lasts = (
@@ -322,14 +322,14 @@ def _positions(
     bound: Bound, tps: Sequence[TopicPartition], now_ms: int, name: str
 ) -> dict[Position, list[TopicPartition]]:
     """Return, by position, the partitions that `bound` gives it to. Raises InvalidRequestError."""
-    found: dict[Position, list[TopicPartition]] = {}
+    by_position: dict[Position, list[TopicPartition]] = {}
     for tp in tps:
         value = bound[tp.partition] if isinstance(bound, Mapping) else bound
         try:
-            found.setdefault(position_of(value, now_ms), []).append(tp)
+            by_position.setdefault(position_of(value, now_ms), []).append(tp)
         except InvalidRequestError as e:
             raise InvalidRequestError(f"{name}={value!r}: {e}, or a dict of these by partition") from e
-    return found
+    return by_position
 
 
 def _with_metadata(batch: ConsumedBatch | HistoryBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -44,7 +44,7 @@ def read_remote(
         reader = ColumnReader(store, segment, schema)
         if not reader.can_read:
             return
-        yield from reader.read(start_offset, end_offset, _wanted_columns(projection, schema))
+        yield from reader.read(start_offset, end_offset, _needed_columns(projection, schema))
 
 
 def _check_configured(url: str) -> None:
@@ -57,7 +57,7 @@ def _check_configured(url: str) -> None:
         )
 
 
-def _wanted_columns(projection: Projection, schema: pa.Schema) -> list[int]:
+def _needed_columns(projection: Projection, schema: pa.Schema) -> list[int]:
     """Return the indexes of the requested columns and of the timestamp column, which every decoded batch needs."""
     if projection.columns is None:
         return list(range(len(schema)))

@@ -29,9 +29,9 @@ def columns_of(expression: Any, schema: pa.Schema) -> tuple[str, ...]:
     size = max(1, len(names) // 2)
     while True:
         for start in range(0, len(names), size):
-            left = names[:start] + names[start + size :]
-            if binding_error(expression, pa.schema([schema.field(name) for name in left])) is None:
-                names = left
+            remaining = names[:start] + names[start + size :]
+            if binding_error(expression, pa.schema([schema.field(name) for name in remaining])) is None:
+                names = remaining
                 break
         else:
             if size == 1:

@@ -89,17 +89,17 @@ def mapped_batches(ranges: Iterable[SegmentRange]) -> Iterator[MappedBatch]:
     Raises OSError, and LocalReadUnavailableError if a file does not have the announced batches, because it has been
     replaced or is damaged.
     """
-    for found in ranges:
-        data = _map(found)
+    for segment_range in ranges:
+        data = _map(segment_range)
         view = memoryview(data)
         position = 0
         while position < len(view):
             try:
                 header = decode_header(view, position)
             except CorruptBatchError as e:
-                raise LocalReadUnavailableError(f"{found.path}: {e}") from e
-            if not position and header.base_offset != found.first_offset:
-                raise LocalReadUnavailableError(f"{found.path} has been replaced (compaction)")
+                raise LocalReadUnavailableError(f"{segment_range.path}: {e}") from e
+            if not position and header.base_offset != segment_range.first_offset:
+                raise LocalReadUnavailableError(f"{segment_range.path} has been replaced (compaction)")
             yield MappedBatch(data, view, position, header)
             position += header.size_bytes
 
@@ -120,10 +120,10 @@ def _check_names(located: LocateSegmentsResponse, tp: TopicPartition) -> None:
     """Raise LocalReadUnavailableError unless the paths are those of the partition's segments, or of their cached
     copies."""
     own = Path(located.data_dir, str(tp))
-    for found in located.ranges:
-        path = Path(found.path)
+    for segment_range in located.ranges:
+        path = Path(segment_range.path)
         if path.suffix != SEGMENT_SUFFIX or not (path.parent == own or path.parent.name == CACHE_DIRECTORY):
-            raise LocalReadUnavailableError(f"{found.path} is no segment file of {tp} in {located.data_dir}")
+            raise LocalReadUnavailableError(f"{segment_range.path} is no segment file of {tp} in {located.data_dir}")
 
 
 @contextlib.contextmanager
@@ -145,19 +145,19 @@ def _open_regular(path: str) -> Iterator[tuple[int, os.stat_result]]:
         os.close(descriptor)
 
 
-def _map(found: SegmentRange) -> Any:
+def _map(segment_range: SegmentRange) -> Any:
     """Map the range of the file, and return the buffer.
 
     Raises OSError if the file is gone, and LocalReadUnavailableError if it is shorter than the range or fails the
     checks of `_open_regular`.
     """
-    with _open_regular(found.path) as (descriptor, status):
-        if not 0 <= found.start_position <= found.end_position <= status.st_size:
+    with _open_regular(segment_range.path) as (descriptor, status):
+        if not 0 <= segment_range.start_position <= segment_range.end_position <= status.st_size:
             raise LocalReadUnavailableError(
-                f"{found.path} has {status.st_size} bytes, {found.start_position} to {found.end_position} were "
+                f"{segment_range.path} has {status.st_size} bytes, {segment_range.start_position} to {segment_range.end_position} were "
                 "announced"
             )
         opened = f"{DESCRIPTORS}/{descriptor}"  # the checked file, even if the path names another file by now
-        with pa.memory_map(opened if Path(opened).exists() else found.path, "r") as mapped:
-            mapped.seek(found.start_position)
-            return mapped.read_buffer(found.end_position - found.start_position)
+        with pa.memory_map(opened if Path(opened).exists() else segment_range.path, "r") as mapped:
+            mapped.seek(segment_range.start_position)
+            return mapped.read_buffer(segment_range.end_position - segment_range.start_position)

@@ -18,7 +18,7 @@ import pyarrow as pa
 from sparklog.client.consumer.fetch_answer import headers_of
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.consumed import ConsumedBatch, Projection, decode_one, records_of
-from sparklog.client.reading.isolation import NOTHING_ABORTED
+from sparklog.client.reading.isolation import NO_ABORTED
 from sparklog.client.reading.remote_reader import read_remote
 from sparklog.errors import CorruptBatchError, DeserializationError, SparklogError
 from sparklog.format.batch import decode_header, message_of
@@ -141,7 +141,7 @@ class Reader:
                         0,
                         None,
                         check_crcs=True,
-                        aborted=NOTHING_ABORTED,
+                        aborted=NO_ABORTED,
                     )
                     if batch is not None:
                         self.note(rows, batch)
@@ -369,7 +369,7 @@ def _read_by_columns(url: str, segments: Sequence[bytes], schema_id: int) -> Rea
                     0,
                     None,
                     check_crcs=False,
-                    aborted=NOTHING_ABORTED,
+                    aborted=NO_ABORTED,
                 )
                 if batch is not None:
                     reader.note(rows, batch)

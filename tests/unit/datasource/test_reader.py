@@ -18,7 +18,7 @@ from pyspark_sparklog.source.planning import Extent
 from pyspark_sparklog.source.reader import RangePartition, RangeRead, SparklogBatchReader
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.client.reading.offset_lookup import FoundOffset
+from sparklog.client.reading.offset_lookup import LocatedOffset
 from sparklog.errors import (
     BrokerNotAvailableError,
     CorruptBatchError,
@@ -100,10 +100,10 @@ def test_a_batch_read_is_planned_while_another_broker_takes_over(
     info = TopicInfo("t", "id", "typed", 1, 1, {1: pa.schema([("n", pa.int64())])}, (), None, {}, 0, ())
     left = [GONE, GONE]
 
-    def look_up(c: Any, questions: Any, attempts: Any, **_: Any) -> dict[TopicPartition, list[FoundOffset]]:
+    def look_up(c: Any, questions: Any, attempts: Any, **_: Any) -> dict[TopicPartition, list[LocatedOffset]]:
         while left:
             attempts.pause(left.pop())
-        return {tp: [FoundOffset(n, 0, 0) for n in (3, 9)] for tp in questions}
+        return {tp: [LocatedOffset(n, 0, 0) for n in (3, 9)] for tp in questions}
 
     monkeypatch.setattr(Catalog, "topics", lambda *_, **__: {"t": info})
     monkeypatch.setattr(catalog, "look_up_offsets", look_up)

@@ -33,7 +33,7 @@ def test_it_goes_out_before_anything_is_decoded(fake: FakeBroker, monkeypatch: p
         def look(part: Any) -> None:
             if part.data.size:
                 ahead = consumer._fetcher.first.under_way
-                seen.append(-1 if ahead is None else ahead.asked[0][1].fetch_offset)
+                seen.append(-1 if ahead is None else ahead.requested[0][1].fetch_offset)
             take_part(part)
 
         monkeypatch.setattr(consumer._fetcher.first, "_take_part", look)

@@ -53,7 +53,7 @@ def caught_up(fake: FakeBroker, **settings: Any) -> Consumer:
     consumer.assign([TP0])
     fill(fake, 1)
     assert len(drain(consumer, fake.end(("events", 0)))) == fake.end(("events", 0))
-    until(lambda: consumer.poll(0) == [] and is_left_to_poll(consumer))
+    until(lambda: consumer.poll(0) == [] and is_fetch_for_poll(consumer))
     return consumer
 
 
@@ -184,8 +184,8 @@ def test_a_partial_answer_is_finished_in_the_background(
         assert set(steps) == {"sparklog-consumer"}
 
 
-def is_left_to_poll(consumer: Consumer) -> bool:
-    return consumer._fetcher.first.left_to_poll() is not None
+def is_fetch_for_poll(consumer: Consumer) -> bool:
+    return consumer._fetcher.first.fetch_for_poll() is not None
 
 
 def fetches(fake: FakeBroker) -> int:
@@ -340,7 +340,7 @@ def test_a_poll_that_is_interrupted_anywhere_loses_no_record(
         interrupted = 0
         while True:
             fill(fake, 1, rows=3)
-            until(lambda: is_left_to_poll(consumer) or bool(consumer._fetcher.ready))
+            until(lambda: is_fetch_for_poll(consumer) or bool(consumer._fetcher.ready))
             found: list[Any] = []
             with interrupted_at(line, modules, but=RETURNS) as reached, contextlib.suppress(Stopped):
                 found = getattr(consumer, call)(2000)

@@ -31,9 +31,9 @@ class Virtual:
         self.now = 100.0
         self.left = False
         self.asked: list[float] = []
-        self.patience = Patience(A, 1, self.has_left, lambda: self.now)
+        self.patience = Patience(A, 1, self.has_departed, lambda: self.now)
 
-    def has_left(self, broker_id: int, endpoint: Endpoint) -> bool:
+    def has_departed(self, broker_id: int, endpoint: Endpoint) -> bool:
         assert (broker_id, endpoint) == (1, A)
         self.asked.append(self.now)
         self.now += 0.5
@@ -102,19 +102,19 @@ class ClusterWithSilentMember:
 @pytest.mark.parametrize(("members", "left"), [([2, 3], True), ([1, 2, 3], False), ([], False), (None, False)])
 def test_the_other_brokers_decide_the_membership(members: list[int] | None, left: bool) -> None:
     others = ClusterWithSilentMember(members)
-    assert Membership(others).has_left(1, A) is left
+    assert Membership(others).has_departed(1, A) is left
     assert others.asked == [B, C]
 
 
 def test_the_silent_broker_is_not_queried_at_another_address() -> None:
     others = ClusterWithSilentMember([2], (A, B, C))
-    assert Membership(others).has_left(2, C) is False
+    assert Membership(others).has_departed(2, C) is False
     assert others.asked == [A]
 
 
 def test_a_broker_that_is_alone_is_waited_for() -> None:
     others = ClusterWithSilentMember([2], (A,))
-    assert not Membership(others).has_left(1, A)
+    assert not Membership(others).has_departed(1, A)
     assert others.asked == []
 
 
@@ -129,7 +129,7 @@ def test_records_of_former_brokers_are_bounded() -> None:
 
 def test_a_cluster_is_not_kept_for_it() -> None:
     membership = Membership(ClusterWithSilentMember([2]))
-    assert not membership.has_left(1, A)
+    assert not membership.has_departed(1, A)
 
 
 # -- with brokers
@@ -210,7 +210,7 @@ def test_a_request_that_the_broker_does_not_read_is_abandoned(brokers: FakeClust
     reads_again = threading.Event()
     asked: list[int] = []
 
-    def has_left(broker_id: int, endpoint: Endpoint) -> bool:
+    def has_departed(broker_id: int, endpoint: Endpoint) -> bool:
         asked.append(broker_id)
         if not left:
             reads_again.set()
@@ -224,7 +224,7 @@ def test_a_request_that_the_broker_does_not_read_is_abandoned(brokers: FakeClust
     broker = brokers.brokers[1]
     broker.hook = stop_reading
     endpoint = Endpoint("127.0.0.1", broker.port)
-    connection = Connection(endpoint, timeout_ms=600_000, patience=Patience(endpoint, None, has_left))
+    connection = Connection(endpoint, timeout_ms=600_000, patience=Patience(endpoint, None, has_departed))
     request = ProduceRequest(1, 1_000, [ProducePartition("events", 1, 64 << 20)])
     try:
         connection.send(Api.METADATA, MetadataRequest([]))

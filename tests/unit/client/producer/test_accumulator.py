@@ -179,7 +179,7 @@ def test_a_key_of_an_interrupted_call_is_nobodys(fake: FakeBroker, monkeypatch: 
             )
             with pytest.raises(KeyboardInterrupt):
                 producer.send("events", b"2", key=b"l", headers=[("h", b"1")], timestamp_ms=7)
-        assert (batch.keys, batch.headers, batch.given_timestamps_ms) == ([b"k"], {}, {})
+        assert (batch.keys, batch.headers, batch.explicit_timestamps_ms) == ([b"k"], {}, {})
 
 
 def then(first: Callable[..., object], second: Callable[..., object]) -> Callable[..., object]:

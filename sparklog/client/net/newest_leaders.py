@@ -23,7 +23,7 @@ class Leader(NamedTuple):
     epoch: int
 
 
-class KnownLeaders:
+class NewestLeaders:
     """Leaders of newer epochs than in the metadata. They are kept by topic id, so a topic that was created again under
     the same name begins without them."""
 
@@ -50,9 +50,9 @@ class KnownLeaders:
         """Keep the leaders in `info`, because `info` is about to be forgotten. Leaders of epoch 0 are not kept: later
         metadata cannot have an older epoch."""
         for number in range(info.partitions):
-            known = self.of(info, number)
-            if known[1] > 0:
-                self._newer[(info.topic_id, number)] = known
+            newest = self.of(info, number)
+            if newest[1] > 0:
+                self._newer[(info.topic_id, number)] = newest
         self._limit()
 
     def _limit(self) -> None:
@@ -65,8 +65,8 @@ class KnownLeaders:
         if before is None or before.topic_id != info.topic_id:
             return
         for number in range(min(before.partitions, info.partitions)):
-            known, told = self.of(before, number), info.partition_states[number].leader_epoch
-            if known[1] > told:
-                self._newer[(info.topic_id, number)] = known
+            newest, reported = self.of(before, number), info.partition_states[number].leader_epoch
+            if newest[1] > reported:
+                self._newer[(info.topic_id, number)] = newest
             elif self._newer:
                 self._newer.pop((info.topic_id, number), None)

@@ -28,7 +28,7 @@ class CoordinatorAnswer(NamedTuple):
     informant: Endpoint | None
 
 
-class KnownCoordinators:
+class RememberedCoordinators:
     """The latest answer about each key, of KEYS_MAX keys."""
 
     def __init__(self) -> None:
@@ -39,24 +39,24 @@ class KnownCoordinators:
         """Return the known coordinator; None if it has to be looked up."""
         return self._answers.get(key)
 
-    def note(self, key: CoordinatorKey, told: CoordinatorAnswer) -> None:
+    def note(self, key: CoordinatorKey, answer: CoordinatorAnswer) -> None:
         """Store the result of a look-up."""
-        self._answers[key] = told
+        self._answers[key] = answer
         self._answers.move_to_end(key)
         while len(self._answers) > KEYS_MAX:
             self._answers.popitem(last=False)
 
-    def forget(self, key: CoordinatorKey, told: CoordinatorAnswer, now: float, *, unready: bool) -> None:
+    def forget(self, key: CoordinatorKey, answer: CoordinatorAnswer, now: float, *, unready: bool) -> None:
         """Drop a wrong coordinator, and put the broker that has named it last in the order.
 
         `unready`: True if the coordinator cannot do its work; then it comes last itself, too. A result that was noted
-        after `told` stays.
+        after `answer` stays.
         """
-        if self._answers.get(key) == told:
+        if self._answers.get(key) == answer:
             del self._answers[key]
-        self.doubt(told.informant, now)
+        self.doubt(answer.informant, now)
         if unready:
-            self.doubt(told.endpoint, now)
+            self.doubt(answer.endpoint, now)
 
     def doubt(self, informant: Endpoint | None, now: float) -> None:
         """Put a broker last in the order for DOUBT_S, because it did not know a coordinator or named a wrong one. None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.coordinator_key import group_key
-from sparklog.client.net.known_coordinators import DOUBT_S, DOUBTED_MAX, KEYS_MAX, CoordinatorAnswer, KnownCoordinators
+from sparklog.client.net.remembered_coordinators import (
+    DOUBT_S,
+    DOUBTED_MAX,
+    KEYS_MAX,
+    CoordinatorAnswer,
+    RememberedCoordinators,
+)
 
 A, B, C = (Endpoint("127.0.0.1", port) for port in (1, 2, 3))
 KEY = group_key("readers")
 
 
 def test_a_coordinator_is_kept_until_it_is_wrong() -> None:
-    known = KnownCoordinators()
+    known = RememberedCoordinators()
     assert known.get(KEY) is None
     known.note(KEY, CoordinatorAnswer(A, B))
     assert known.get(KEY) == CoordinatorAnswer(A, B)
@@ -20,13 +26,13 @@ def test_a_coordinator_is_kept_until_it_is_wrong() -> None:
 
 
 def test_a_broker_that_named_a_wrong_coordinator_is_tried_last() -> None:
-    known = KnownCoordinators()
+    known = RememberedCoordinators()
     known.forget(KEY, CoordinatorAnswer(A, B), 100.0, unready=False)
     assert known.order([A, B, C], 100.0) == [A, C, B], "the one that says that it coordinates nothing was right"
 
 
 def test_a_coordinator_that_never_gets_ready_is_tried_last() -> None:
-    known = KnownCoordinators()
+    known = RememberedCoordinators()
     known.forget(KEY, CoordinatorAnswer(A, A), 100.0, unready=True)
     assert known.order([A, B, C], 101.0) == [B, C, A]
     known.forget(KEY, CoordinatorAnswer(C, B), 102.0, unready=True)
@@ -36,7 +42,7 @@ def test_a_coordinator_that_never_gets_ready_is_tried_last() -> None:
 
 
 def test_a_doubt_ends() -> None:
-    known = KnownCoordinators()
+    known = RememberedCoordinators()
     known.doubt(A, 100.0)
     known.doubt(None, 100.0)
     assert known.order([A, B], 100.0 + DOUBT_S - 1) == [B, A]
@@ -44,14 +50,14 @@ def test_a_doubt_ends() -> None:
 
 
 def test_results_of_a_later_look_up_stay() -> None:
-    known = KnownCoordinators()
+    known = RememberedCoordinators()
     known.note(KEY, CoordinatorAnswer(C, B))
     known.forget(KEY, CoordinatorAnswer(A, A), 100.0, unready=True)
     assert known.get(KEY) == CoordinatorAnswer(C, B)
 
 
 def test_it_is_bounded() -> None:
-    known = KnownCoordinators()
+    known = RememberedCoordinators()
     for number in range(max(KEYS_MAX, DOUBTED_MAX) + 5):
         known.note(group_key(f"g{number}"), CoordinatorAnswer(A, B))
         known.doubt(Endpoint("h", number + 1), float(number))
