@@ -26,7 +26,7 @@ from sparklog.client.consumer.fetch_request import FetcherConfig
 from sparklog.client.consumer.fetcher import CLOSE_S_MAX, RESET_TO, Fetcher
 from sparklog.client.consumer.group_reader import GroupReader
 from sparklog.client.consumer.position import FetchedBatch, Position
-from sparklog.client.consumer.records_in_hand import RecordsInHand
+from sparklog.client.consumer.record_buffer import RecordBuffer
 from sparklog.client.group.committer import Callback
 from sparklog.client.group.group_consumer import CLOSE_TIMEOUT_MS, GroupConsumer, Listener, require_group
 from sparklog.client.group.group_offsets import Offsets
@@ -147,7 +147,7 @@ class Consumer:
         self._calls = Calls()
         self._in_work_on = 0
         """Id of the thread that perhaps still works on the records of the last poll; 0: no record is in work."""
-        self._hand = RecordsInHand()
+        self._buffer = RecordBuffer()
         self._has_unpolled = False
         """True if positions may exist that no poll has seen."""
         me = weakref.proxy(self)
@@ -625,31 +625,31 @@ class Consumer:
 
         The offset of the position is entered in `moved` before the position changes.
         """
-        if not self._hand:
+        if not self._buffer:
             fetched = self._take(timeout_ms, only_ready=bool(moved))
             if fetched is None:
                 return []
             try:
-                self._hand.fill(fetched)
+                self._buffer.fill(fetched)
             except DeserializationError as e:
                 self._fail(fetched.position, e)
                 raise
             except Exception as e:
                 raise self._unreadable(fetched, e) from e
-        chosen = self._hand.first(limit)
+        chosen = self._buffer.first(limit)
         if self._deserializer is not None:
             chosen = self._deserialized(chosen)
-        position = self._hand.position
+        position = self._buffer.position
         assert position is not None
         moved.setdefault(position, position.consumed)
-        self._hand.give_out(len(chosen))
+        self._buffer.give_out(len(chosen))
         return chosen
 
     def _take_back(self, moved: Mapping[Position, int | None]) -> None:
         """Restore the positions of records that the failing call was about to return."""
         if any(position.consumed != consumed for position, consumed in moved.items()):
-            self._hand.drop_records()
-            self._hand.take_rest()
+            self._buffer.drop_records()
+            self._buffer.take_rest()
         for position, consumed in moved.items():
             position.consumed = consumed
 
@@ -717,7 +717,7 @@ class Consumer:
             self._take_batches(timeout_ms, batches, moved)
             self._note_poll(bool(batches))
         except BaseException:  # the application does not get them
-            self._hand.take_rest()
+            self._buffer.take_rest()
             self._take_back(moved)
             raise
         return batches
@@ -727,13 +727,13 @@ class Consumer:
         is entered in `moved` before the position changes."""
         remaining_bytes = max(self.settings["prefetch.bytes"], self.settings["max.partition.fetch.bytes"])
         # without a bound it might never end: consumed records make room for more
-        if self._hand:
-            rest, position = self._hand.remainder(), self._hand.position
+        if self._buffer:
+            rest, position = self._buffer.remainder(), self._buffer.position
             assert position is not None
             moved[position] = position.consumed
             position.consumed = rest.next_offset
             batches.append(rest)
-        self._hand.drop_records()
+        self._buffer.drop_records()
         while not batches or remaining_bytes > 0:
             fetched = self._take(0 if batches else timeout_ms, only_ready=bool(batches))
             if fetched is None:
@@ -796,7 +796,7 @@ class Consumer:
         finally:
             self._closed = "the consumer is closed"
             self._fetcher.close(min(deadline.left_s, CLOSE_S_MAX))
-            self._hand.keep({})
+            self._buffer.keep({})
             _live.discard(self)
 
     def __enter__(self) -> Consumer:
@@ -844,7 +844,7 @@ class Consumer:
         return fetched
 
     def _take_fetched(self, timeout_ms: float, *, only_ready: bool) -> FetchedBatch | None:
-        rest = self._hand.take_rest()
+        rest = self._buffer.take_rest()
         if rest is not None:
             return rest
         if only_ready and not self._fetcher.ready:
@@ -882,8 +882,8 @@ class Consumer:
         try:
             return self._deserializer.records(records)
         except DeserializationError as e:
-            assert self._hand.position is not None
-            self._fail(self._hand.position, e)
+            assert self._buffer.position is not None
+            self._fail(self._buffer.position, e)
             raise
 
     def _unreadable(self, fetched: FetchedBatch, error: Exception) -> SparklogError:
@@ -973,7 +973,7 @@ class Consumer:
 
     def _replace(self, positions: dict[TopicPartition, Position]) -> None:
         self._has_unpolled = True
-        self._hand.keep(positions)
+        self._buffer.keep(positions)
         self._fetcher.replace(positions)
 
     def _note_poll(self, has_records: bool) -> None:

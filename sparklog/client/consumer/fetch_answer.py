@@ -19,7 +19,7 @@ from sparklog.protocol.messages import FetchPartition, FetchResponse, FetchResul
 from sparklog.protocol.topic_messages import BrokerEndpoint
 
 
-class UnderWay(NamedTuple):
+class InFlightFetch(NamedTuple):
     """A fetch request without an answer: its connection and its content. `epochs` are the leader epochs of the records
     before the requested offsets."""
 

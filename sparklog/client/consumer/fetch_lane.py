@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from sparklog.client.consumer.fetch_answer import Part, UnderWay
+from sparklog.client.consumer.fetch_answer import InFlightFetch, Part
 from sparklog.client.consumer.fetch_connection import FetchConnection
 from sparklog.client.consumer.fetch_request import FetcherConfig, fetch_request
 from sparklog.client.consumer.fetch_turn import PART_HEADER_BYTES, SPARSE_BYTES, FetchTurn
@@ -97,7 +97,7 @@ class FetchLane:
         self._config = config
         self._shared = shared
         self._connection = FetchConnection(cluster, shared.lock, config.request_timeout_ms)
-        self.under_way: UnderWay | None = None
+        self.in_flight: InFlightFetch | None = None
         """The request that was sent ahead; it belongs to the thread with the turn."""
         self._in_background = False
         """True while the background thread handles a request or an answer."""
@@ -136,30 +136,30 @@ class FetchLane:
 
     def forget_request(self) -> None:
         """Drop the request in flight, because the poll that was about to receive its answer was interrupted."""
-        self.under_way = None
+        self.in_flight = None
         self.turn.leave_socket()
 
-    def fetch_for_poll(self) -> UnderWay | None:
+    def fetch_for_poll(self) -> InFlightFetch | None:
         """Return the request whose answer poll receives; None if it is not poll's turn."""
-        under_way = self.under_way
-        if not self._is_first or under_way is None or self._in_background:
+        in_flight = self.in_flight
+        if not self._is_first or in_flight is None or self._in_background:
             return None
         if self._connection.has_aborted or self._shared.closed:
             return None
-        return under_way if self.turn.is_polls(under_way.connection) else None
+        return in_flight if self.turn.is_polls(in_flight.connection) else None
 
     def receive_here(self, deadline: float) -> None:
         """Wait on the polling thread for the answer, until `deadline`, and handle it if it is complete and needs no
         look-up of leaders. Otherwise what has come is left to the background thread. Call it without the lock."""
-        under_way = self.under_way
-        if under_way is not None:
-            connection, positions = under_way.connection, under_way.positions
+        in_flight = self.in_flight
+        if in_flight is not None:
+            connection, positions = in_flight.connection, in_flight.positions
             is_complete = connection.read_ahead()
             while not (is_complete or connection.is_answer_large) and self.turn.is_readable(connection, deadline):
                 is_complete = connection.read_ahead()
             if is_complete and self._broker_choice.knows(positions):
-                self.under_way = None
-                self._step(positions, under_way)
+                self.in_flight = None
+                self._step(positions, in_flight)
             elif is_complete or connection.has_read_ahead:
                 self.turn.is_sparse = False
         with self._shared.changed:
@@ -172,7 +172,7 @@ class FetchLane:
     def _run(self) -> None:
         try:
             while (positions := self._wait_for_work()) is not None:
-                ahead, self.under_way = self.under_way, None
+                ahead, self.in_flight = self.in_flight, None
                 self._step(positions, ahead)
         except BaseException as e:  # noqa: BLE001  poll raises it
             _log.exception("the consumer's fetch thread failed")
@@ -204,12 +204,12 @@ class FetchLane:
                     self.turn.leave_to_poll(None if ready is None else ready.connection)
                     continue
                 needed = self._needed_positions(now)
-                if self.under_way is not None:
-                    needed = self.under_way.positions
+                if self.in_flight is not None:
+                    needed = self.in_flight.positions
                 elif now < self._resume_at:
                     self.turn.wait_in_background(self._resume_at - now)
                     continue
-                if self.under_way is not None or (needed and shared.has_room()):
+                if self.in_flight is not None or (needed and shared.has_room()):
                     self._in_background = True
                     return needed
                 mine = [p for p in shared.positions.values() if self._is_mine(p)]
@@ -223,7 +223,7 @@ class FetchLane:
                 self.turn.wait_in_background(None if until is None else until - now)
         return None
 
-    def _step(self, positions: list[Position], ahead: UnderWay | None) -> None:
+    def _step(self, positions: list[Position], ahead: InFlightFetch | None) -> None:
         """Receive the answer to `ahead`, or request the `positions` positions, and handle the errors."""
         try:
             if ahead is None:
@@ -232,7 +232,7 @@ class FetchLane:
                 self._take_answer(ahead)
             self._backoff_s, self._logged = BACKOFF_S, ""
         except SparklogError as e:
-            self.under_way = None
+            self.in_flight = None
             if self._connection.drop() or not self._shared.are_needed(positions):
                 return
             if not e.retriable:
@@ -274,9 +274,9 @@ class FetchLane:
         self._check_epochs([p for p in mine if p.offset is not None and p.error is None])
         ready = [p for p in mine if p.offset is not None and p.is_fetchable]
         if ready and self.broker is not None:
-            under_way = self._ask(ready)
-            if under_way is not None:
-                self._take_answer(under_way)
+            in_flight = self._ask(ready)
+            if in_flight is not None:
+                self._take_answer(in_flight)
 
     def _mine_by_leader(self, candidates: list[Position]) -> list[Position]:
         """Return the positions that this lane's leader serves; other positions go to the lanes of their leaders."""
@@ -343,7 +343,7 @@ class FetchLane:
             divergences = check_positions(self._cluster, unchecked, self._retry, self._config.request_timeout_ms)
             self._shared.diverge(divergences)
 
-    def _ask(self, positions: list[Position], *, taken_bytes: int = 0) -> UnderWay | None:
+    def _ask(self, positions: list[Position], *, taken_bytes: int = 0) -> InFlightFetch | None:
         """Send a fetch request for the positions. Returns None if one of them is no longer current. `taken_bytes` of
         prefetch.bytes are reserved for an answer that is not delivered yet."""
         config, broker = self._config, self.broker
@@ -365,17 +365,17 @@ class FetchLane:
             return None
         timeout_ms = config.request_timeout_ms + config.max_wait_ms
         connection.send(Api.FETCH, request, timeout_ms=timeout_ms, wait_ms=config.max_wait_ms)
-        return UnderWay(broker, connection, requested, [p.epoch for p, _ in requested])
+        return InFlightFetch(broker, connection, requested, [p.epoch for p, _ in requested])
 
-    def _take_answer(self, under_way: UnderWay) -> None:
+    def _take_answer(self, in_flight: InFlightFetch) -> None:
         """Receive and decode an answer. The next request is sent before the decoding, if the answer has no error and
         the partitions are still the same."""
-        parts, size_bytes = under_way.receive()
+        parts, size_bytes = in_flight.receive()
         self._shared.rotate([p.position for p in parts if p.result.length_bytes])
         behind = self._leave_to_files(parts)
         self.turn.is_sparse = size_bytes + len(parts) * PART_HEADER_BYTES <= SPARSE_BYTES
         if all(p.result.error_code == 0 and p.result.preferred_replica < 0 for p in parts) and self._advance(parts):
-            self._go_ahead(under_way, size_bytes)
+            self._go_ahead(in_flight, size_bytes)
         for part in parts:
             position = part.position
             try:
@@ -385,8 +385,8 @@ class FetchLane:
                 position.from_files = False
                 if e.retriable:
                     self._step_back(part)
-                    if self.under_way is not None:  # it asks for the records after
-                        self.under_way = None
+                    if self.in_flight is not None:  # it asks for the records after
+                        self.in_flight = None
                         self._connection.drop()
                     self._retry(position, e, at_once=self._is_named_leader(part))
                 else:
@@ -421,7 +421,7 @@ class FetchLane:
         with self._shared.changed:
             part.position.offset, part.position.epoch = part.offset, part.epoch
 
-    def _go_ahead(self, last: UnderWay, taken_bytes: int) -> None:
+    def _go_ahead(self, last: InFlightFetch, taken_bytes: int) -> None:
         """Send the request that follows `last`, for the partitions that stay with the socket, if there will be room
         for its answer."""
         with self._shared.changed:
@@ -431,7 +431,7 @@ class FetchLane:
             return
         with contextlib.suppress(SparklogError):  # the next request meets it again, when the received records are safe
             if all(self._broker_choice.stays(p, last.broker) for p in needed):
-                self.under_way = self._ask(needed, taken_bytes=taken_bytes)
+                self.in_flight = self._ask(needed, taken_bytes=taken_bytes)
 
     def _take_part(self, part: Part) -> None:
         position, offset, result = part.position, part.offset, part.result

@@ -28,7 +28,7 @@ from sparklog.client.group.committer import Callback, Committer
 from sparklog.client.group.group_heartbeats import GroupHeartbeats, compile_pattern
 from sparklog.client.group.group_offsets import Offsets, checked_offsets, fetch_offsets
 from sparklog.client.group.membership import MemberConfig, Partitions
-from sparklog.client.group.question import Question
+from sparklog.client.group.pending_request import PendingRequest
 from sparklog.client.net.arguments import texts
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
@@ -120,9 +120,9 @@ class GroupConsumer:
         )
         self._offsets_due = 0.0
         self._retry_at = 0.0
-        self._question: Question[Any] | None = None
+        self._pending_request: PendingRequest[Any] | None = None
         self._on_answer: Callable[[Callable[[], Any]], None] = lambda answer: None
-        """The handler of the question's answer. The asking thread has no reference to it or to callbacks."""
+        """The handler of the request's answer. The asking thread has no reference to it or to callbacks."""
 
     @property
     def _heartbeats(self) -> GroupHeartbeats | None:
@@ -185,7 +185,7 @@ class GroupConsumer:
             self._release(heartbeats.held, timeout_ms, autocommit=autocommit)
         finally:
             heartbeats.leave(deadline.left_s)
-            self._heartbeats = self._question = None
+            self._heartbeats = self._pending_request = None
 
     @property
     def metadata(self) -> GroupMetadata:
@@ -196,9 +196,9 @@ class GroupConsumer:
 
     @property
     def pending(self) -> bool:
-        """True if the assignment has changed or the answer to a question has come."""
-        if self._question is not None:
-            return self._question.is_answered
+        """True if the assignment has changed or the answer to a request has come."""
+        if self._pending_request is not None:
+            return self._pending_request.is_answered
         return self._heartbeats is not None and self._heartbeats.pending and time.monotonic() >= self._retry_at
 
     def before_poll(self) -> None:
@@ -223,18 +223,18 @@ class GroupConsumer:
                 self._release(revoked, REVOKE_COMMIT_TIMEOUT_MS)
             if added:
                 self._take(added)
-        unstarted = self._reader.unstarted() if self._question is None else []
+        unstarted = self._reader.unstarted() if self._pending_request is None else []
         if unstarted and time.monotonic() >= self._offsets_due:
             self._ask_for_offsets(unstarted)
 
     def _take(self, partitions: Partitions) -> None:
         assert self._heartbeats is not None
         unknown = sorted(t for t in {tp.topic for tp in partitions} if not self._cluster.knows(t))
-        if unknown or self._question is not None:
+        if unknown or self._pending_request is not None:
             self._heartbeats.not_taken(partitions)
-            if self._question is None:
+            if self._pending_request is None:
                 learn = partial(_learn, self._cluster, unknown, self._request_timeout_ms)
-                self._question, self._on_answer = Question(learn, self._reader.wake), self._learnt
+                self._pending_request, self._on_answer = PendingRequest(learn, self._reader.wake), self._learnt
             return
         try:
             self._reader.add_partitions(partitions)
@@ -260,16 +260,16 @@ class GroupConsumer:
         _log.info("assigned partitions are not readable yet: %s", error)
 
     def _take_answer(self) -> None:
-        """Handle the answer to the question, if it has come."""
-        question = self._question
-        if question is not None and question.is_answered:
-            self._question = None
-            self._on_answer(question.answer)
+        """Handle the answer to the request, if it has come."""
+        request = self._pending_request
+        if request is not None and request.is_answered:
+            self._pending_request = None
+            self._on_answer(request.answer)
 
     @property
     def wait_s(self) -> float:
         """The longest wait of a poll in s before its next `update`."""
-        if self._question is not None:
+        if self._pending_request is not None:
             return float("inf")  # its answer ends the wait
         now = time.monotonic()
         due = [self._retry_at] if self._retry_at > now else []
@@ -311,7 +311,7 @@ class GroupConsumer:
         self._offsets_due = time.monotonic() + RETRY_S
         policy = RetryPolicy.one_attempt(self._request_timeout_ms)
         ask = partial(fetch_offsets, self._cluster, self.metadata, partitions, policy=policy)
-        self._question, self._on_answer = Question(ask, self._reader.wake), self._start
+        self._pending_request, self._on_answer = PendingRequest(ask, self._reader.wake), self._start
 
     def _start(
         self, answer: Callable[[], tuple[dict[TopicPartition, OffsetAndMetadata | None], list[TopicPartition]]]

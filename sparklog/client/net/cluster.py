@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from sparklog.client.net.addresses import Endpoint, parse_bootstrap, resolve_bootstrap
+from sparklog.client.net.broker_liveness import Membership
 from sparklog.client.net.client_defaults import resolve_client
 from sparklog.client.net.connection import Connection, connect_for_data
 from sparklog.client.net.connection_pool import ConnectionPool
@@ -27,7 +28,6 @@ from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.metadata_pages import whole_metadata
 from sparklog.client.net.newest_leaders import Leader, NewestLeaders
 from sparklog.client.net.own_changes import OwnChanges
-from sparklog.client.net.patience import Membership
 from sparklog.client.net.topic_info import TopicInfo, topic_error, topic_info
 from sparklog.errors import (
     BrokerNotAvailableError,
@@ -49,7 +49,7 @@ HINTS_MAX = 100
 METADATA_RETRY_S = 1.0
 TOPICS_CACHED_MAX = 10_000
 CLUSTERS_MAX = 64
-DOUBT_S = 30.0
+SUSPECT_FOR_S = 30.0
 """Time in s for which a broker without an answer is asked last."""
 HUNG_MS = 3_000
 """Longest time in ms that a broker has for its answer before the next broker is asked, for information that any broker
@@ -362,8 +362,8 @@ class Cluster:
         return self._coordinators.request(self, key, api, message, response, timeout_ms=timeout_ms)
 
     def doubt(self, endpoint: Endpoint) -> None:
-        """Ask this broker last for DOUBT_S, because it has failed: it can be cut off and not know that it has been
-        replaced."""
+        """Ask this broker last for SUSPECT_FOR_S, because it has failed: it can be cut off and not know that it has
+        been replaced."""
         self._failed_at[endpoint] = time.monotonic()
 
     def brokers(self, *, timeout_ms: int = 30_000) -> list[Endpoint | None]:
@@ -395,7 +395,7 @@ class Cluster:
                     timeout_ms=share_ms,
                     security=self.security,
                     client_id=self.client_id,
-                    patience=self._membership.patience_with(candidate),
+                    liveness=self._membership.liveness_of(candidate),
                 )
             except (BrokerNotAvailableError, RequestTimedOutError) as e:
                 self.doubt(candidate)
@@ -413,7 +413,7 @@ class Cluster:
         with self._lock:
             others = list(self._brokers.values()) if len(self._brokers) > 1 else []
         ordered = list(dict.fromkeys([*self._bootstrap, *others]))
-        since = time.monotonic() - DOUBT_S
+        since = time.monotonic() - SUSPECT_FOR_S
         self._failed_at = {e: at for e, at in self._failed_at.items() if at > since}
         return sorted(ordered, key=self._failed_at.__contains__)
 

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 
 from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.broker_liveness import BrokerLiveness
 from sparklog.client.net.deadline import Deadline
-from sparklog.client.net.patience import Patience
 from sparklog.client.net.read_ahead import READ_AHEAD_BYTES, ReadAhead
 from sparklog.client.net.reused_memory import ReusedMemory
 from sparklog.client.net.session import SASL_APIS, Session
@@ -108,12 +108,12 @@ class Connection:
         offered_by: TcpEnds = (None, None),
         security: ClientSecurity = PLAINTEXT,
         client_id: str = "",
-        patience: Patience | None = None,
+        liveness: BrokerLiveness | None = None,
     ) -> None:
         """Connect and shake hands, all within `timeout_ms`.
 
         `local_socket`: use the Unix socket of that name, which the broker at `endpoint` has offered through the TCP
-        connection with the ends `offered_by`. `client_id`: the client's name for the broker (`client.id`). `patience`:
+        connection with the ends `offered_by`. `client_id`: the client's name for the broker (`client.id`). `liveness`:
         decides about late answers; a broker that has left the cluster is not waited for.
 
         Raises BrokerNotAvailableError (no process listens there), RequestTimedOutError, UnsupportedVersionError (the
@@ -135,7 +135,7 @@ class Connection:
         connecting = Deadline(min(timeout_ms, CONNECT_TIMEOUT_MS))
         self.uses_local_socket = bool(local_socket)
         self._session = Session(security)
-        self._patience = patience
+        self._liveness = liveness
         self._expected_at = 0.0
         self._socket: Any = connect_socket(endpoint, local_socket, connecting, offered_by)
         self.tcp_ends = tcp_ends(self._socket)
@@ -151,8 +151,8 @@ class Connection:
         except BaseException:
             self.close()
             raise
-        if patience is not None:
-            patience.broker_id = self.broker.broker_id
+        if liveness is not None:
+            liveness.broker_id = self.broker.broker_id
 
     @property
     def closed(self) -> bool:
@@ -173,14 +173,14 @@ class Connection:
     def late_at(self) -> float:
         """Monotonic time from which `check_late` asks other brokers about this one; infinity if no answer is
         expected."""
-        if self._patience is None or not self._expected_answers:
+        if self._liveness is None or not self._expected_answers:
             return math.inf
-        return self._patience.late_at(self._expected_answers[0].expected_at, self.used_at)
+        return self._liveness.late_at(self._expected_answers[0].expected_at, self.used_at)
 
     def check_late(self) -> None:
         """Ask other brokers about the broker if the next answer is late. Raises RequestTimedOutError if it has left."""
-        if self._patience is not None and self._expected_answers:
-            self._patience.check(self._expected_answers[0].expected_at, self.used_at)
+        if self._liveness is not None and self._expected_answers:
+            self._liveness.check(self._expected_answers[0].expected_at, self.used_at)
 
     @property
     def has_read_ahead(self) -> bool:
@@ -384,10 +384,10 @@ class Connection:
 
         Raises TimeoutError when the time is over, RequestTimedOutError if the broker has left the cluster.
         """
-        if self._patience is None or time.monotonic() >= deadline:
+        if self._liveness is None or time.monotonic() >= deadline:
             raise TimeoutError
-        self._patience.check(expected_at, self.used_at)
-        return max(self._patience.late_at(expected_at, self.used_at) - time.monotonic(), _LOOK_S_MIN)
+        self._liveness.check(expected_at, self.used_at)
+        return max(self._liveness.late_at(expected_at, self.used_at) - time.monotonic(), _LOOK_S_MIN)
 
     def _set_timeout(self, option: int, deadline: float, step_s: float = math.inf) -> None:
         """Limit the next blocking call to `step_s` or the deadline.
@@ -411,7 +411,7 @@ class Connection:
         views = [memoryview(p).cast("B") for p in parts if len(p)]
         first, begun = 0, time.monotonic()
         # TLS cannot continue a message that was sent in part
-        step_s = math.inf if self._patience is None or self._tls is not None else self._patience.late_s
+        step_s = math.inf if self._liveness is None or self._tls is not None else self._liveness.late_s
         try:
             while first < len(views):
                 try:
@@ -466,7 +466,7 @@ class Connection:
         follow are read ahead in the same call."""
         received = self._ahead.take_into(view)
         # the same step for each answer: the kernel need not be told of it again
-        step_s = math.inf if self._patience is None else self._patience.late_s
+        step_s = math.inf if self._liveness is None else self._liveness.late_s
         while received < len(view):
             missing = view[received:]
             try:
@@ -500,7 +500,7 @@ def connect_for_data(
     timeout_ms: int = 30_000,
     security: ClientSecurity = PLAINTEXT,
     client_id: str = "",
-    patience: Patience | None = None,
+    liveness: BrokerLiveness | None = None,
 ) -> Connection:
     """Return a connection for large data only.
 
@@ -509,7 +509,7 @@ def connect_for_data(
     the broker. Raises the errors of `Connection`.
     """
     deadline = Deadline(timeout_ms)
-    options: dict[str, Any] = {"security": security, "client_id": client_id, "patience": patience}
+    options: dict[str, Any] = {"security": security, "client_id": client_id, "liveness": liveness}
     connection = Connection(endpoint, timeout_ms=timeout_ms, **options)
     offered = connection.offered_socket()
     if not offered:

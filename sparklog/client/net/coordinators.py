@@ -114,8 +114,8 @@ class Coordinators:
         return answer
 
     def _doubt(self, informant: Endpoint, error: SparklogError) -> None:
-        """Put a broker last in the order for DOUBT_S, because it has answered the look-up of a coordinator with an
-        error."""
+        """Put a broker last in the order for SUSPECT_FOR_S, because it has answered the look-up of a coordinator with
+        an error."""
         with self._lock:
             self._remembered.doubt(informant, self._clock())
 

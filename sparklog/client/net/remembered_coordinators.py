@@ -1,8 +1,8 @@
 """The known coordinators of groups and transactional ids, each with the broker that has named it.
 
 A broker that is cut off continues to name itself, or a coordinator that has been replaced. A broker that has named a
-wrong coordinator, or a coordinator that does not become ready, is therefore asked last for DOUBT_S. Pure; the caller
-has a lock.
+wrong coordinator, or a coordinator that does not become ready, is therefore asked last for SUSPECT_FOR_S. Pure; the
+caller has a lock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.coordinator_key import CoordinatorKey
 
-DOUBT_S = 30.0
+SUSPECT_FOR_S = 30.0
 """Time in s for which a doubted broker comes last in the order."""
 KEYS_MAX = 1_000
 DOUBTED_MAX = 1_000
@@ -59,8 +59,8 @@ class RememberedCoordinators:
             self.doubt(answer.endpoint, now)
 
     def doubt(self, informant: Endpoint | None, now: float) -> None:
-        """Put a broker last in the order for DOUBT_S, because it did not know a coordinator or named a wrong one. None:
-        no broker."""
+        """Put a broker last in the order for SUSPECT_FOR_S, because it did not know a coordinator or named a wrong one.
+        None: no broker."""
         if informant is None:
             return
         self._doubted_at[informant] = now
@@ -71,5 +71,5 @@ class RememberedCoordinators:
     def order(self, brokers: Iterable[Endpoint], now: float) -> list[Endpoint]:
         """Return the brokers in the order in which they are asked: the given order, but with doubted brokers at the
         end, the latest doubted last."""
-        since = now - DOUBT_S
+        since = now - SUSPECT_FOR_S
         return sorted(brokers, key=lambda e: max(self._doubted_at.get(e, since), since))

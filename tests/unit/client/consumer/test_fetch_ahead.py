@@ -32,7 +32,7 @@ def test_it_goes_out_before_anything_is_decoded(fake: FakeBroker, monkeypatch: p
 
         def look(part: Any) -> None:
             if part.data.size:
-                ahead = consumer._fetcher.first.under_way
+                ahead = consumer._fetcher.first.in_flight
                 seen.append(-1 if ahead is None else ahead.requested[0][1].fetch_offset)
             take_part(part)
 

@@ -300,7 +300,7 @@ MODULES = (
     "connection.py",
     "consumed.py",
     "consumer.py",
-    "records_in_hand.py",
+    "record_buffer.py",
 )
 
 
@@ -328,7 +328,7 @@ RETURNS = ("return chosen", "return found", "return batches")
 
 @pytest.mark.parametrize(
     ("call", "modules"),
-    [("poll", MODULES), ("poll_batches", ("consumer.py", "records_in_hand.py", "position.py"))],
+    [("poll", MODULES), ("poll_batches", ("consumer.py", "record_buffer.py", "position.py"))],
 )
 def test_a_poll_that_is_interrupted_anywhere_loses_no_record(
     fake: FakeBroker, call: str, modules: tuple[str, ...]

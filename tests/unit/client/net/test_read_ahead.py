@@ -19,7 +19,7 @@ def test_an_answer_is_complete_with_its_last_byte() -> None:
     connection = Connection.__new__(Connection)
     connection._socket, connection._tls = ours, None
     connection._ahead, connection._memory = ReadAhead(), ReusedMemory()
-    connection._timeouts_s, connection._patience = {socket.SO_RCVTIMEO: 0.0}, None
+    connection._timeouts_s, connection._liveness = {socket.SO_RCVTIMEO: 0.0}, None
     answer = encode_response(Api.FETCH, 0, 1, b"header", 7) + b"1234567"
     with ours, theirs:
         assert not connection.read_ahead()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.coordinator_key import group_key
 from sparklog.client.net.remembered_coordinators import (
-    DOUBT_S,
     DOUBTED_MAX,
     KEYS_MAX,
+    SUSPECT_FOR_S,
     CoordinatorAnswer,
     RememberedCoordinators,
 )
@@ -45,8 +45,8 @@ def test_a_doubt_ends() -> None:
     known = RememberedCoordinators()
     known.doubt(A, 100.0)
     known.doubt(None, 100.0)
-    assert known.order([A, B], 100.0 + DOUBT_S - 1) == [B, A]
-    assert known.order([A, B], 100.0 + DOUBT_S) == [A, B]
+    assert known.order([A, B], 100.0 + SUSPECT_FOR_S - 1) == [B, A]
+    assert known.order([A, B], 100.0 + SUSPECT_FOR_S) == [A, B]
 
 
 def test_results_of_a_later_look_up_stay() -> None:

@@ -13,7 +13,7 @@ CONVERT_ROWS = 10_000
 """Largest number of rows that are turned into records at once."""
 
 
-class RecordsInHand:
+class RecordBuffer:
     """The records of the polling thread that poll has not returned yet. An exception (Ctrl-C) at any line leaves them
     to the next poll."""
 

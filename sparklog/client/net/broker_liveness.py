@@ -28,8 +28,8 @@ ASK_MS = 1_500
 """Time limit in ms for the other brokers' answer, during which the waiting thread does nothing else."""
 
 
-class Patience:
-    """Patience with the answers of one broker on one connection."""
+class BrokerLiveness:
+    """Judgement whether a silent broker is still a member of the cluster, for one connection."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Patience:
         *,
         late_s: float = LATE_S,
     ) -> None:
-        """Create the patience with one broker.
+        """Create the judgement of one broker.
 
         `broker_id`: None until it is known; until then no other broker is asked. `has_departed`: asks the other brokers
         if the broker has left the cluster. `late_s`: as LATE_S.
@@ -107,11 +107,11 @@ class Membership:
             while len(self._ids) > ENDPOINTS_MAX:
                 self._ids.popitem(last=False)
 
-    def patience_with(self, endpoint: Endpoint) -> Patience:
-        """Return the patience for a new connection."""
+    def liveness_of(self, endpoint: Endpoint) -> BrokerLiveness:
+        """Return the judgement for a new connection."""
         with self._lock:
             broker_id = self._ids.get(endpoint)
-        return Patience(endpoint, broker_id, self.has_departed, late_s=self.late_s)
+        return BrokerLiveness(endpoint, broker_id, self.has_departed, late_s=self.late_s)
 
     def has_departed(self, broker_id: int, endpoint: Endpoint) -> bool:
         """True if another broker reports that the broker `broker_id`, reached at `endpoint`, is no longer in the

@@ -10,7 +10,7 @@ from sparklog.client.net.background import daemon_thread
 T = TypeVar("T")
 
 
-class Question(Generic[T]):
+class PendingRequest(Generic[T]):
     """One request. `ask()` runs on a thread of its own, and then `on_answer()`; from then on `answer` returns the
     outcome."""
 

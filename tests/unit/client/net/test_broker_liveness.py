@@ -10,9 +10,9 @@ import pytest
 
 from sparklog import Admin, Consumer, Producer
 from sparklog.client.net.addresses import Endpoint
+from sparklog.client.net.broker_liveness import ENDPOINTS_MAX, LATE_S, BrokerLiveness, Membership
 from sparklog.client.net.cluster import cluster
 from sparklog.client.net.connection import Connection
-from sparklog.client.net.patience import ENDPOINTS_MAX, LATE_S, Membership, Patience
 from sparklog.errors import BrokerNotAvailableError, RequestTimedOutError
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProducePartition, ProduceRequest
@@ -31,7 +31,7 @@ class Virtual:
         self.now = 100.0
         self.left = False
         self.asked: list[float] = []
-        self.patience = Patience(A, 1, self.has_departed, lambda: self.now)
+        self.liveness = BrokerLiveness(A, 1, self.has_departed, lambda: self.now)
 
     def has_departed(self, broker_id: int, endpoint: Endpoint) -> bool:
         assert (broker_id, endpoint) == (1, A)
@@ -43,39 +43,39 @@ class Virtual:
 def test_no_member_is_queried_before_an_answer_is_late() -> None:
     virtual = Virtual()
     for virtual.now in (100.0, 101.0, 102.9):
-        virtual.patience.check(100.0, 0.0)
+        virtual.liveness.check(100.0, 0.0)
     assert virtual.asked == []
     virtual.now = 103.0
-    virtual.patience.check(100.0, 0.0)
+    virtual.liveness.check(100.0, 0.0)
     assert virtual.asked == [103.0]
 
 
 def test_a_member_is_waited_for_and_checked_again() -> None:
     virtual = Virtual()
     for virtual.now in (103.0, 104.0, 106.4, 106.5, 107.0):
-        virtual.patience.check(100.0, 0.0)
+        virtual.liveness.check(100.0, 0.0)
     assert virtual.asked == [103.0, 106.5], "three seconds after the others have answered"
-    assert virtual.patience.late_at(100.0, 0.0) == 107.0 + LATE_S
+    assert virtual.liveness.late_at(100.0, 0.0) == 107.0 + LATE_S
 
 
 def test_a_departed_broker_is_abandoned() -> None:
     virtual = Virtual()
     virtual.now, virtual.left = 103.0, True
     with pytest.raises(RequestTimedOutError, match=r"127\.0\.0\.1:1 .* is no longer in the cluster"):
-        virtual.patience.check(100.0, 0.0)
+        virtual.liveness.check(100.0, 0.0)
 
 
 def test_no_member_is_queried_about_an_unknown_broker() -> None:
     virtual = Virtual()
-    virtual.patience.broker_id, virtual.now, virtual.left = None, 103.0, True
-    virtual.patience.check(100.0, 0.0)
+    virtual.liveness.broker_id, virtual.now, virtual.left = None, 103.0, True
+    virtual.liveness.check(100.0, 0.0)
     assert virtual.asked == []
 
 
 def test_the_brokers_own_wait_and_its_answers_count() -> None:
     virtual = Virtual()
-    assert virtual.patience.late_at(100.0 + 10.0, 99.0) == 113.0, "a fetch that waits 10 s for data"
-    assert virtual.patience.late_at(100.0, 102.0) == 105.0, "an answer before this one came at 102"
+    assert virtual.liveness.late_at(100.0 + 10.0, 99.0) == 113.0, "a fetch that waits 10 s for data"
+    assert virtual.liveness.late_at(100.0, 102.0) == 105.0, "an answer before this one came at 102"
 
 
 class ClusterWithSilentMember:
@@ -123,8 +123,8 @@ def test_records_of_former_brokers_are_bounded() -> None:
     membership = Membership(others)
     for port in range(1, ENDPOINTS_MAX + 2):
         membership.note(port, Endpoint("h", port))
-    assert membership.patience_with(Endpoint("h", 1)).broker_id is None
-    assert membership.patience_with(Endpoint("h", 2)).broker_id == 2
+    assert membership.liveness_of(Endpoint("h", 1)).broker_id is None
+    assert membership.liveness_of(Endpoint("h", 2)).broker_id == 2
 
 
 def test_a_cluster_is_not_kept_for_it() -> None:
@@ -224,7 +224,7 @@ def test_a_request_that_the_broker_does_not_read_is_abandoned(brokers: FakeClust
     broker = brokers.brokers[1]
     broker.hook = stop_reading
     endpoint = Endpoint("127.0.0.1", broker.port)
-    connection = Connection(endpoint, timeout_ms=600_000, patience=Patience(endpoint, None, has_departed))
+    connection = Connection(endpoint, timeout_ms=600_000, liveness=BrokerLiveness(endpoint, None, has_departed))
     request = ProduceRequest(1, 1_000, [ProducePartition("events", 1, 64 << 20)])
     try:
         connection.send(Api.METADATA, MetadataRequest([]))
