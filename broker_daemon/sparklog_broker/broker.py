@@ -9,7 +9,7 @@ from functools import partial
 
 from sparklog.environment import Environment, real_environment
 from sparklog.environment.memory_budget import MemoryBudget
-from sparklog.environment.pace import Pace
+from sparklog.environment.time_slices import LoopTimeSlices
 from sparklog.errors import InvalidProducerIdMappingError
 from sparklog.replication.dynamic_settings import TOPIC_PREFIX
 from sparklog.security.owned_ids import is_owned
@@ -28,7 +28,7 @@ from sparklog_broker.coordinators.transactions import TransactionCoordinator
 from sparklog_broker.coordinators.verification import Verification
 from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.dynamic_config import DynamicConfig
-from sparklog_broker.network.long_answers import LongAnswers
+from sparklog_broker.network.large_responses import LargeResponses
 from sparklog_broker.network.long_requests import LongRequests
 from sparklog_broker.partitions.appender import Appender
 from sparklog_broker.partitions.io_threads import IoThreads
@@ -65,8 +65,8 @@ class Broker:
         self.environment = environment
         self.requests = RequestCounters(config.slow_request_threshold_ms / 1000)
         self.memory = MemoryBudget(config.queued_max_request_bytes)
-        self.pace = Pace(loop, clock=clock.monotonic_s)
-        self.long_answers = LongAnswers(self.memory, self.pace, config.response_max_bytes)
+        self.time_slices = LoopTimeSlices(loop, clock=clock.monotonic_s)
+        self.large_responses = LargeResponses(self.memory, self.time_slices, config.response_max_bytes)
         self.long_requests = LongRequests(config.queued_max_request_bytes // 4)
 
         self.storage = storage
@@ -75,7 +75,7 @@ class Broker:
         self.partitions = Partitions(config, storage, self.io, cluster.serve(self.io).role_of)
         self.appender = Appender(loop, self.io, storage.logs, self.partitions.produces)
         self.background = Background(config, loop, environment, storage, self.partitions)
-        self.topics = cluster.topics(storage, self.partitions, self.background, self.pace)
+        self.topics = cluster.topics(storage, self.partitions, self.background, self.time_slices)
         self.security_records = SecurityRecords(storage.metadata.security)
         cluster.follow_security(self.security_records)
         self.users = Users(environment.randomness.token_bytes(SECRET_BYTES), config.security.initial_users)

@@ -53,7 +53,7 @@ from sparklog_broker.controller_requests import IMAGE_CATCH_UP_TIMEOUT_S, Contro
 from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.connection import Connection
 from sparklog_broker.network.gateway_claim import GatewayClaim
-from sparklog_broker.network.long_answers import one_by_one
+from sparklog_broker.network.large_responses import one_by_one
 from sparklog_broker.network.reply import Reply, Response, error_reply, frame_response
 from sparklog_broker.request_context import Handler, RequestContext
 from sparklog_broker.security.access import Access, peer_of
@@ -66,7 +66,7 @@ HEADER_BYTES_MAX = FORWARDED_BYTES_MAX
 """Largest header of a request, in bytes, except for APIs that can name many partitions."""
 _WITH_LONG_HEADERS = frozenset(a for a, spec in APIS.items() if spec.has_long_header or spec.item_results is not None)
 LONG_HEADER_BYTES = 32 * 1024
-"""Size in bytes above which a header is decoded only in a turn of `LongRequests`, and after `Pace.begin`."""
+"""Size in bytes above which a header is decoded only in a turn of `LongRequests`, and after `LoopTimeSlices.begin`."""
 AMONG_BROKERS = frozenset(api for api, spec in APIS.items() if spec.is_among_brokers)
 _AT_CONTROLLER = frozenset(api for api, spec in APIS.items() if spec.is_at_controller)
 _FROM_IMAGE = _AT_CONTROLLER | {api for api, spec in APIS.items() if spec.is_from_image}
@@ -182,7 +182,7 @@ class Pipeline:
             return await proceed(received)
         check_header_size(api, header_bytes)
         async with self._broker.long_requests.turn(_kind_of(api), header_bytes):
-            await self._broker.pace.begin()
+            await self._broker.time_slices.begin()
             return await proceed(received)
 
     async def _encode_results(self, proceed: Receive, received: Received) -> Response:
@@ -332,7 +332,7 @@ class Pipeline:
         results, message.results = message.results, []  # type: ignore[attr-defined]
         items = one_by_one(_shortened(results), older)
         try:
-            built = await self._broker.long_answers.build(
+            built = await self._broker.large_responses.build(
                 message, "results", items, paged=False, remedy="name fewer partitions", version=older
             )
         except BaseException:

@@ -3,7 +3,7 @@
 A request is counted as its bytes arrive, so the budget can run out in the middle of a frame. If incomplete frames held
 all memory, none of them could be completed. Therefore one owner at a time is allowed to exceed the limit: the first
 owner that would have to wait. The excess is at most one frame, plus small frames (such as a fetch), which are counted
-but never wait. Unread answers are counted too (`take`); `unread_answers.py` limits them.
+but never wait. Unread answers are counted too (`take`); `send_backlog.py` limits them.
 """
 
 from __future__ import annotations

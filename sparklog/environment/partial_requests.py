@@ -25,7 +25,7 @@ LOG_S = 10.0
 """Shortest interval of log lines about disconnections, in s."""
 
 
-class HalfRequest(NamedTuple):
+class PartialRequest(NamedTuple):
     """The received part of a request, and the times of its begin and its last progress."""
 
     received_bytes: int
@@ -38,7 +38,7 @@ class Sender(Protocol):
     """The methods of a connection that this module uses."""
 
     @property
-    def half_request(self) -> HalfRequest | None:
+    def partial_request(self) -> PartialRequest | None:
         """The connection's incomplete request. None if it holds no memory, or if the peer cannot continue it now."""
         ...
 
@@ -47,7 +47,7 @@ class Sender(Protocol):
     def close(self) -> None: ...
 
 
-class HalfRequests:
+class PartialRequests:
     """Disconnects slow senders. `cut_count`: number of connections closed so far. Event-loop thread only."""
 
     def __init__(self, budget: MemoryBudget, stall_s: float, budget_name: str = "queued.max.request.bytes") -> None:
@@ -61,7 +61,7 @@ class HalfRequests:
         self._logged_at_s: float | None = None
         self._unlogged = 0
 
-    def look(self, senders: Iterable[Sender], now_s: float) -> None:
+    def check(self, senders: Iterable[Sender], now_s: float) -> None:
         """Disconnect slow senders, if a connection waits for memory. Called with all connections a few times per
         `stall_s`."""
         first = self._budget.first_waiting
@@ -69,15 +69,15 @@ class HalfRequests:
             self._first, self._first_since = first, now_s
         if first is None:
             return
-        holding = [(half, sender) for sender in senders if (half := sender.half_request) is not None]
+        holding = [(part, sender) for sender in senders if (part := sender.partial_request) is not None]
         stalled = [one for one in holding if now_s - one[0].progress_s > self._stall_s]
         if not stalled and now_s - self._first_since > self._stall_s:
             slow = [one for one in holding if now_s - one[0].begun_s > self._stall_s]
             stalled = sorted(slow, key=lambda one: one[0].received_bytes / (now_s - one[0].begun_s))[:1]
-        for half, sender in stalled:
-            self._cut(half, sender, now_s)
+        for part, sender in stalled:
+            self._cut(part, sender, now_s)
 
-    def _cut(self, half: HalfRequest, sender: Sender, now_s: float) -> None:
+    def _cut(self, part: PartialRequest, sender: Sender, now_s: float) -> None:
         self.cut_count += 1
         if self._logged_at_s is None or now_s - self._logged_at_s >= LOG_S:
             log.info(
@@ -86,9 +86,9 @@ class HalfRequests:
                 "disconnected for the same reason",
                 sender.peer_name,
                 self._budget_name,
-                half.held_bytes,
-                half.received_bytes,
-                now_s - half.begun_s,
+                part.held_bytes,
+                part.received_bytes,
+                now_s - part.begun_s,
                 self._unlogged,
             )
             self._logged_at_s, self._unlogged = now_s, 0

@@ -40,7 +40,7 @@ class _HeldAnswers:
         self.bytes = self.files = 0
 
 
-class UnreadAnswers:
+class SendBacklog:
     """Adds up the bytes and file slices of each connection's unread replies. If the sum over all connections is too
     large, closes the slowest connections. `files_max`: largest number of file slices of all connections together.
     Event-loop thread only.

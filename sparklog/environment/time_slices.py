@@ -19,13 +19,13 @@ T = TypeVar("T")
 
 
 class Loop(Protocol):
-    """The methods of an event loop that `Pace` uses."""
+    """The methods of an event loop that `LoopTimeSlices` uses."""
 
     def create_future(self) -> Any: ...
     def call_soon(self, callback: Callable[[], None], /) -> Any: ...
 
 
-class Pace:
+class LoopTimeSlices:
     """Divides the loop's turns among long tasks. Event-loop thread only."""
 
     def __init__(self, loop: Loop, *, clock: Callable[[], float]) -> None:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeVar
 
 from sparklog.client.net.addresses import Endpoint
-from sparklog.environment.pace import Pace
+from sparklog.environment.time_slices import LoopTimeSlices
 from sparklog.errors import BrokerNotAvailableError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection, BrokerPlace
 from sparklog.gateway.backend.recent_checks import RecentChecks
@@ -82,9 +82,9 @@ class Conversions:
 class LongRequests:
     """A thread for requests with many entries, one at a time. Event-loop thread only."""
 
-    def __init__(self, memory: GatewayMemory, pace: Pace) -> None:
+    def __init__(self, memory: GatewayMemory, time_slices: LoopTimeSlices) -> None:
         self._memory = memory.lists
-        self._pace = pace
+        self._time_slices = time_slices
         self._decoding = asyncio.Lock()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="kafka-lists")
 
@@ -103,7 +103,7 @@ class LongRequests:
                 del decode  # it refers to the received bytes
                 await self._memory.acquire(owner, entries * ENTRY_BYTES)
                 size = entries * ENTRY_BYTES
-            await self._pace.begin()
+            await self._time_slices.begin()
             yield request
         finally:
             self._memory.release(owner, size)
@@ -137,12 +137,12 @@ class Gateway:
         self.limits = limits or Limits()
         self.memory = GatewayMemory(self.limits)
         self.slow_clients = SlowClients(self.memory, self.limits.stall_s)
-        self.pace = Pace(asyncio.get_running_loop(), clock=clock_s)
+        self.time_slices = LoopTimeSlices(asyncio.get_running_loop(), clock=clock_s)
         self.topics = Topics(clock_s)
         self.checks = RecentChecks(clock_s)
         self.groups = Groups(clock_s, self.memory.groups)
         self.conversions = Conversions(self.memory)
-        self.long_requests = LongRequests(self.memory, self.pace)
+        self.long_requests = LongRequests(self.memory, self.time_slices)
         self.refusals = Refusals(clock_s)
         self.clock_s = clock_s
         self.broker_id = NO_NODE

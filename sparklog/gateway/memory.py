@@ -12,7 +12,7 @@ Each share has holders of one kind, and waits of one kind, so that no holder of 
     groups       members of groups                          they leave
 
 Requests and answers of a few kilobytes are counted but never wait. Only two shares wait for clients: while others wait
-for `requests` or `unread`, the gateway disconnects the clients that do not send or read (`half_requests.py`).
+for `requests` or `unread`, the gateway disconnects the clients that do not send or read (`partial_requests.py`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from sparklog.environment.half_requests import HalfRequest, HalfRequests
 from sparklog.environment.memory_budget import MemoryBudget
+from sparklog.environment.partial_requests import PartialRequest, PartialRequests
 from sparklog.gateway.limits import Limits
 from sparklog.log.model.inflated_memory import InflatedMemory
 
@@ -68,9 +68,9 @@ class SlowClient(Protocol):
     """The parts of a session that `SlowClients` uses."""
 
     @property
-    def half_request(self) -> HalfRequest | None: ...
+    def partial_request(self) -> PartialRequest | None: ...
     @property
-    def half_answer(self) -> HalfRequest | None: ...
+    def half_answer(self) -> PartialRequest | None: ...
     @property
     def peer_name(self) -> str: ...
     def close(self) -> None: ...
@@ -79,11 +79,11 @@ class SlowClient(Protocol):
 class _Reader:
     """A session as a reader of its answer."""
 
-    __slots__ = ("_session", "half_request")
+    __slots__ = ("_session", "partial_request")
 
-    def __init__(self, session: SlowClient, half: HalfRequest) -> None:
+    def __init__(self, session: SlowClient, half: PartialRequest) -> None:
         self._session = session
-        self.half_request: HalfRequest | None = half
+        self.partial_request: PartialRequest | None = half
 
     @property
     def peer_name(self) -> str:
@@ -97,8 +97,8 @@ class SlowClients:
     """Disconnects clients that do not send or read while other clients wait for their memory."""
 
     def __init__(self, memory: GatewayMemory, stall_s: float) -> None:
-        self._senders = HalfRequests(memory.requests, stall_s, "memory of requests")
-        self._readers = HalfRequests(memory.unread, stall_s, "memory of answers")
+        self._senders = PartialRequests(memory.requests, stall_s, "memory of requests")
+        self._readers = PartialRequests(memory.unread, stall_s, "memory of answers")
         self._memory = memory
 
     @property
@@ -106,11 +106,11 @@ class SlowClients:
         """Number of clients that were disconnected."""
         return self._senders.cut_count + self._readers.cut_count
 
-    def look(self, sessions: Callable[[], Iterable[SlowClient]], now_s: float) -> None:
+    def check(self, sessions: Callable[[], Iterable[SlowClient]], now_s: float) -> None:
         """Disconnect slow clients if others wait. Called LOOKS_PER_STALL times in `stall_s`."""
-        self._senders.look(sessions() if self._memory.requests.waiting_count else (), now_s)
+        self._senders.check(sessions() if self._memory.requests.waiting_count else (), now_s)
         readers = sessions() if self._memory.unread.waiting_count else ()
-        self._readers.look([_Reader(s, half) for s in readers if (half := s.half_answer) is not None], now_s)
+        self._readers.check([_Reader(s, half) for s in readers if (half := s.half_answer) is not None], now_s)
 
 
 class Progress:
@@ -136,13 +136,13 @@ class Progress:
         self.begun_s += waited_s
         self._progress_s = now_s
 
-    def state(self, done_bytes: int, now_s: float) -> HalfRequest | None:
+    def state(self, done_bytes: int, now_s: float) -> PartialRequest | None:
         """Return the state after `done_bytes`; None if the client holds no memory, or waits for memory itself."""
         if done_bytes - self._marked_bytes >= PROGRESS_BYTES:
             self._marked_bytes, self._progress_s = done_bytes, now_s
         if self.is_waiting or not self.held_bytes:
             return None
-        return HalfRequest(done_bytes, self.held_bytes, self.begun_s, self._progress_s)
+        return PartialRequest(done_bytes, self.held_bytes, self.begun_s, self._progress_s)
 
 
 class HeldRequest:

@@ -124,7 +124,7 @@ class GatewayServer:
         gateway = self._gateway
         while True:
             await asyncio.sleep(gateway.limits.stall_s / LOOKS_PER_STALL)
-            gateway.slow_clients.look(lambda: list(self._sessions), gateway.clock_s())
+            gateway.slow_clients.check(lambda: list(self._sessions), gateway.clock_s())
 
     async def stop(self) -> None:
         """Stop accepting, close all connections, and wait up to STOP_S for their sessions; then cancel them."""

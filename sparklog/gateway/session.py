@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparklog.environment.half_requests import HalfRequest
 from sparklog.environment.memory_budget import SMALL_BYTES
+from sparklog.environment.partial_requests import PartialRequest
 from sparklog.errors import PolicyViolationError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.backend.read_epochs import ReadEpochs
@@ -111,7 +111,7 @@ class Session:
         return self.peer_host
 
     @property
-    def half_request(self) -> HalfRequest | None:
+    def partial_request(self) -> PartialRequest | None:
         """The incomplete request, or the request that the broker does not take now, because of the client's quota."""
         now_s = self.gateway.clock_s()
         if self._receiving is not None:
@@ -127,7 +127,7 @@ class Session:
         return self._passing.state(self._broker.written_bytes - self._broker.unsent_bytes, now_s)
 
     @property
-    def half_answer(self) -> HalfRequest | None:
+    def half_answer(self) -> PartialRequest | None:
         """The answer that the client has not read completely."""
         return None if self._sending is None else self._sending.state(self._sent_bytes, self.gateway.clock_s())
 

@@ -16,7 +16,7 @@ from sparklog_broker.network.reply import Reply
 from sparklog_broker.network.transport import PlainTransport
 
 from sparklog.environment.memory_budget import MemoryBudget
-from sparklog.environment.unread_answers import UnreadAnswers
+from sparklog.environment.send_backlog import SendBacklog
 from sparklog.protocol.frames import (
     PREFIX_BYTES,
     RequestPrefix,
@@ -56,7 +56,7 @@ class Peer:
         ours, self.sock = socket.socketpair()
         self.sock.setblocking(False)
         self.budget = more.pop("budget", MemoryBudget(budget_bytes))
-        self.unread = more.pop("unread", UnreadAnswers(self.budget, 100, self.loop.time))
+        self.unread = more.pop("unread", SendBacklog(self.budget, 100, self.loop.time))
         self.closed: list[Connection] = []
         self.connection = Connection(
             more.pop("transport", PlainTransport)(ours, self.loop),

@@ -44,7 +44,9 @@ def run(tmp_path: Path, scenario: Scenario, **settings: object) -> None:
 def watched(broker: Broker) -> MetricSources:
     unread = SimpleNamespace(held_bytes=0, held_files=0)
     half = SimpleNamespace(cut_count=0)
-    server = SimpleNamespace(connection_count=3, accepted_count=5, refused_count=1, unread=unread, half_requests=half)
+    server = SimpleNamespace(
+        connection_count=3, accepted_count=5, refused_count=1, unread=unread, partial_requests=half
+    )
     return MetricSources(
         broker.config,
         broker.environment.clock,

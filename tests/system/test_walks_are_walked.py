@@ -118,7 +118,7 @@ NOT_ON_THE_WAY = {
     "broker_daemon/sparklog_broker/__main__.py",  # the event loop runs in it
     "broker_daemon/sparklog_broker/main.py",
     "broker_daemon/sparklog_broker/handlers/coordinators.py",  # a decorator: the internal topic is created if need be
-    "sparklog/environment/pace.py",  # runs what it is given, in slices
+    "sparklog/environment/time_slices.py",  # runs what it is given, in slices
     "datasource/pyspark_sparklog/spark_errors.py",  # a decorator: errors in the form that Spark shows
     "sparklog/client/consumer/calls.py",  # a decorator: one thread at a time
     "sparklog/client/net/arguments.py",  # a decorator: the types of arguments

@@ -24,7 +24,7 @@ from sparklog_broker.partitions.storage import Storage
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.4
+POLL_INTERVAL_S = 0.4
 """Interval of the checks, in s. It is well below `LOOK_AGE_S_MAX`, so that appends need no check themselves."""
 RETRY_S = 1.0
 _NAMED_MAX = 20
@@ -44,7 +44,7 @@ class DirectoryWatch:
         self._on_offline: Callable[[], None] = lambda: None
         self._settling = Periodic("taking failed log directories offline", loop, self._settle, lambda: RETRY_S)
         self._lookers = [
-            Rounds(name, loop, environment.executors.daemon(name), partial(self._look, path), pause_s=LOOK_S)
+            Rounds(name, loop, environment.executors.daemon(name), partial(self._look, path), pause_s=POLL_INTERVAL_S)
             for path in logs.log_dirs
             for name in [f"look-{path.name}"]
         ]

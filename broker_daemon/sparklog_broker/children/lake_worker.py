@@ -13,7 +13,7 @@ from sparklog_broker.children.child import Child, ChildSpec
 log = logging.getLogger(__name__)
 
 NAME = "lake-worker"
-LOOK_S = 1.0
+POLL_INTERVAL_S = 1.0
 LOCATION = "lake.location"
 
 
@@ -53,7 +53,7 @@ class LakeWorker(Child):
 
     async def _start_when_needed(self) -> None:
         while not self._is_needed():
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
         if importlib.util.find_spec("deltalake") is None:
             self._obstacle = self._obstacle or "the package deltalake is not installed: pip install 'sparklog[lake]'"
         if self._obstacle:

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from sparklog.environment import Environment
-from sparklog.environment.pace import Pace
+from sparklog.environment.time_slices import LoopTimeSlices
 from sparklog.errors import InvalidConfigError, SparklogError, StorageUnavailableError
 from sparklog.log.directories.broker_epoch import NO_EPOCH, note_lives, note_registration, noted_lives
 from sparklog.log.housekeeping.log_manager import LogManager
@@ -217,7 +217,9 @@ class Cluster:
         self.replicas.image = self._first_image
         return self.replicas
 
-    def topics(self, storage: Storage, partitions: Partitions, background: Background, pace: Pace) -> Topics:
+    def topics(
+        self, storage: Storage, partitions: Partitions, background: Background, time_slices: LoopTimeSlices
+    ) -> Topics:
         """Create the object that applies changes of topics on this broker. Called once, after `serve`."""
         self._storage, self._partitions, self._background = storage, partitions, background
         self.server = ReplicaServer(
@@ -230,7 +232,7 @@ class Cluster:
         if self._put_aside is not None:
             self._copies = ImageCopies(self._config, self._loop, self._environment.files, storage, self._put_aside)
         self._topics = Topics(
-            self._config, self._environment, storage, self._ids, partitions, background, pace, self.replicas
+            self._config, self._environment, storage, self._ids, partitions, background, time_slices, self.replicas
         )
         if self._put_aside is None:
             self._topics.on_made = self._note_created

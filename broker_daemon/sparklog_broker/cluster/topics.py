@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from sparklog.environment import Environment
 from sparklog.environment.fault_points import reach
-from sparklog.environment.pace import Pace
+from sparklog.environment.time_slices import LoopTimeSlices
 from sparklog.errors import (
     CoordinatorNotAvailableError,
     InvalidConfigError,
@@ -87,7 +87,7 @@ class Topics:
         ids: IdBlocks,
         partitions: Partitions,
         background: Background,
-        pace: Pace,
+        time_slices: LoopTimeSlices,
         replicas: Replicas,
     ) -> None:
         self.partitions = partitions
@@ -98,7 +98,7 @@ class Topics:
         self._storage = storage
         self._ids = ids
         self._background = background
-        self._pace = pace
+        self._time_slices = time_slices
         self._replicas = replicas
         self._unmade: dict[TopicPartition, SparklogError] = {}
         """New partitions whose directories could not be created, with the errors."""
@@ -364,7 +364,7 @@ class Topics:
         if added:
             await self._make([spec for topic in added for spec in self._specs(topic, image)], take_back=True)
             for topic in added:
-                self.partitions.add(topic, await self._pace.list_of(self.partitions.opened(topic)))
+                self.partitions.add(topic, await self._time_slices.list_of(self.partitions.opened(topic)))
                 self._storage.run(partial(self._storage.topic_directories.note, topic))
                 self._tell_made(topic)
 
@@ -399,7 +399,7 @@ class Topics:
             await self._places.make_room(new)
             await self._make(new)
             await self._make(restored, take_back=True)
-            added: list[Partition] = await self._pace.list_of(self.partitions.opened(wanted, there.partitions))
+            added: list[Partition] = await self._time_slices.list_of(self.partitions.opened(wanted, there.partitions))
             configs = {s.owner.partition: s.config for s in specs}
             for partition in added:  # it may have been created with older settings
                 partition.use_schemas(wanted.schemas.__getitem__, wanted.schema_id)
@@ -443,7 +443,7 @@ class Topics:
         for number in range(topic.partitions):
             self._unmade.pop(TopicPartition(topic.name, number), None)
             self._replicas.drop(TopicPartition(topic.name, number))
-        await self._pace.list_of(partition.on_deleted() for partition in gone)
+        await self._time_slices.list_of(partition.on_deleted() for partition in gone)
         if is_deleted:
             await self._storage.run(lambda: self._storage.topic_directories.delete_files(topic))
             self._background.tierer.run_soon()

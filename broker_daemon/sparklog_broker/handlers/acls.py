@@ -22,7 +22,7 @@ from sparklog.protocol.acl_messages import (
 from sparklog.security.acl_records import AclFilter, acl_from_texts, acl_record, as_texts, filter_from_texts
 from sparklog.security.acls import Acl
 from sparklog.security.records import CHANGE_BYTES_MAX, RecordId, RecordKind
-from sparklog_broker.network.long_answers import NEWER_CLIENT, one_by_one
+from sparklog_broker.network.large_responses import NEWER_CLIENT, one_by_one
 from sparklog_broker.network.reply import Response
 from sparklog_broker.request_context import RequestContext
 from sparklog_broker.security.access import Access
@@ -68,8 +68,8 @@ async def delete_acls(request: DeleteAclsRequest, payload: memoryview, context: 
 async def describe_acls(request: DescribeAclsRequest, payload: memoryview, context: RequestContext) -> Response:
     broker = context.broker
     described = _described(_access(context), _filter(request.filter), request.after)
-    await broker.pace.begin()
-    return await broker.long_answers.build(
+    await broker.time_slices.begin()
+    return await broker.large_responses.build(
         DescribeAclsResponse([]),
         "acls",
         one_by_one(described, context.older_version),

@@ -25,7 +25,7 @@ async def write_txn_markers(request: WriteTxnMarkersRequest, payload: memoryview
     """Write the markers, and answer when they are replicated. The answer has the positions of the markers that were not
     written, for example because this broker does not lead their partition."""
     broker = context.broker
-    markers = await broker.pace.list_of(
+    markers = await broker.time_slices.list_of(
         Marker(TopicPartition(m.topic, m.partition), m.producer_id, m.producer_epoch, m.commit, m.keeps_epoch)
         for m in request.markers
     )

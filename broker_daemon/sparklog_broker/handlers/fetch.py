@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple
 
-from sparklog.environment.pace import ITEMS_PER_LOOK
+from sparklog.environment.time_slices import ITEMS_PER_LOOK
 from sparklog.errors import InvalidRequestError, OffsetNotAvailableError, SparklogError
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.slices import FileSlice, RemoteReadRequired
@@ -42,7 +42,7 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
     if request.isolation == READ_COMMITTED:
         await context.broker.transactions.settled()
     await check_each_once(
-        context.broker.pace, request.partitions, lambda p: (p.topic, p.partition, p.fetch_offset, p.leader_epoch)
+        context.broker.time_slices, request.partitions, lambda p: (p.topic, p.partition, p.fetch_offset, p.leader_epoch)
     )
     reading = _FetchReader(context.broker, request)
     await reading.read()
@@ -141,7 +141,7 @@ class _FetchReader:
 
     async def count(self) -> None:
         """Add the answer's bytes and records to the counters of topics. If cancelled, releases the slices."""
-        find, pace = self._broker.partitions.find, self._broker.pace
+        find, time_slices = self._broker.partitions.find, self._broker.time_slices
         try:
             for i, (result, slices) in enumerate(zip(self.results, self._by_partition, strict=True), 1):
                 partition = find(TopicPartition(result.topic, result.partition))
@@ -152,8 +152,8 @@ class _FetchReader:
                     if slices and not result.error_code:
                         traffic.bytes_out += result.length_bytes
                         traffic.records_out += slices[-1].next_offset - slices[0].base_offset
-                if i % ITEMS_PER_LOOK == 0 and pace.due():
-                    await pace.pause()
+                if i % ITEMS_PER_LOOK == 0 and time_slices.due():
+                    await time_slices.pause()
         except BaseException:
             self.release()
             raise
@@ -171,11 +171,11 @@ class _FetchReader:
         """Fill `results` and `slices` with the present records."""
         self.results, self._by_partition, self._remote, self._failed = [], [], [], False
         remaining = self._max_bytes
-        pace = self._broker.pace
+        time_slices = self._broker.time_slices
         try:
             for i, requested in enumerate(self._request.partitions, 1):
-                if i % ITEMS_PER_LOOK == 0 and pace.due():
-                    await pace.pause()
+                if i % ITEMS_PER_LOOK == 0 and time_slices.due():
+                    await time_slices.pause()
                 if len(self.slices) >= SLICES_PER_ANSWER_MAX:
                     remaining = 0
                 result, slices = self._read_partition(requested, remaining, first=not self.slices)

@@ -21,7 +21,7 @@ from sparklog_broker.broker import Broker
 from sparklog_broker.coordinators.groups import GroupPartition
 from sparklog_broker.coordinators.internal_topics import Producer
 from sparklog_broker.handlers.named_once import check_each_once, check_partition_count
-from sparklog_broker.network.long_answers import NEWER_CLIENT, FittingItems, one_by_one, parts_of, too_large
+from sparklog_broker.network.large_responses import NEWER_CLIENT, FittingItems, one_by_one, parts_of, too_large
 from sparklog_broker.network.reply import Response
 from sparklog_broker.request_context import RequestContext
 
@@ -54,13 +54,13 @@ async def _sorted_out(broker: Broker, owned: Iterable[m.TopicPartitions]) -> lis
         present = [p for p in named.partitions if p < count]
         present += [p for p in named.partitions if p >= count][:1]
         sorted_topics.append(m.TopicPartitions(named.topic, present))
-        await broker.pace.begin()
+        await broker.time_slices.begin()
     return sorted_topics
 
 
 async def offset_commit(request: m.OffsetCommitRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answer when the offsets are below the high watermark."""
-    await check_each_once(context.broker.pace, request.offsets)
+    await check_each_once(context.broker.time_slices, request.offsets)
     return Response(m.OffsetCommitResponse(await _commit(context.broker, request)))
 
 
@@ -70,7 +70,7 @@ async def txn_offset_commit(
     """Commit offsets in a transaction. The group's partition is first added to the transaction, so that its marker will
     reach the offsets.
     """
-    await check_each_once(context.broker.pace, request.offsets)
+    await check_each_once(context.broker.time_slices, request.offsets)
     groups = context.broker.groups
     number = groups.partition_of(request.group_id).number
     await groups.topic.ensure()
@@ -97,13 +97,13 @@ async def _commit(
     """
     if len(request.offsets) <= TOGETHER_MAX:
         return await broker.groups.commit(request, producer)
-    exists = await broker.pace.list_of(_exists(broker, o) for o in request.offsets)
+    exists = await broker.time_slices.list_of(_exists(broker, o) for o in request.offsets)
     present = [o for o, is_present in zip(request.offsets, exists, strict=True) if is_present]
     done = iter(await broker.groups.commit(msgspec.structs.replace(request, offsets=present), producer))
     results = (
         next(done) if is_present else _no_partition(o) for o, is_present in zip(request.offsets, exists, strict=True)
     )
-    return await broker.pace.list_of(results)
+    return await broker.time_slices.list_of(results)
 
 
 def _exists(broker: Broker, offset: m.CommittedOffset) -> bool:
@@ -120,12 +120,12 @@ async def offset_fetch(request: m.OffsetFetchRequest, payload: memoryview, conte
     if request.partitions is not None:
         check_partition_count(request.partitions)
     broker = context.broker
-    await broker.pace.begin()
+    await broker.time_slices.begin()
     partition = broker.groups.partition_of(request.group_id)
     coordinator = partition.ready()
     shown = _shown_offsets(context, request, coordinator.fetched_offsets(request))
     items = one_by_one(shown, context.older_version)
-    response = await broker.long_answers.build(
+    response = await broker.large_responses.build(
         m.OffsetFetchResponse([]),
         "offsets",
         items,
@@ -156,13 +156,13 @@ async def list_groups(request: m.ListGroupsRequest, payload: memoryview, context
     coordinators = broker.groups.coordinators()
     ids: list[Iterable[tuple[str, GroupCoordinator]]] = []
     for coordinator in coordinators.values():
-        await broker.pace.begin()
+        await broker.time_slices.begin()
         ids.append([(group_id, coordinator) for group_id in coordinator.group_ids(request.after)])
     summaries = (c.summary(group_id) for group_id, c in heapq.merge(*ids, key=itemgetter(0)))
     shown = context.shown(Api.LIST_GROUPS, summaries)
     version = context.older_version
     items = one_by_one((g for g in shown if not states or g.state.lower() in states), version)
-    response = await broker.long_answers.build(
+    response = await broker.large_responses.build(
         m.ListGroupsResponse([]), "groups", items, paged=request.paged, remedy=NEWER_CLIENT, version=version
     )
     for partition, coordinator in coordinators.items():
@@ -174,8 +174,8 @@ async def describe_groups(request: m.DescribeGroupsRequest, payload: memoryview,
     broker = context.broker
     response = m.DescribeGroupsResponse([])
     seen: dict[GroupPartition, GroupCoordinator] = {}
-    await broker.pace.begin()
-    built = await broker.long_answers.build(
+    await broker.time_slices.begin()
+    built = await broker.large_responses.build(
         response,
         "groups",
         _described(context, request, response, seen),
@@ -197,10 +197,10 @@ def _described(
     """Yield for each group the encoded parts of its description, with as many members as fit. If members are left over,
     note the next member in `response` and stop; an unpaged request raises ResponseTooLargeError instead.
 
-    `LongAnswers.build` takes the next group only after it has added the previous group to the answer. `seen` gets the
-    coordinators that were read, by partition.
+    `LargeResponses.build` takes the next group only after it has added the previous group to the answer. `seen` gets
+    the coordinators that were read, by partition.
     """
-    groups, limit_bytes = context.broker.groups, context.broker.long_answers.limit_bytes
+    groups, limit_bytes = context.broker.groups, context.broker.large_responses.limit_bytes
     first = request.members_from
     for group_id in dict.fromkeys(request.group_ids):
         if (denied := context.denied.get(group_id)) is not None:

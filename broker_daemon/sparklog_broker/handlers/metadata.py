@@ -30,7 +30,7 @@ from sparklog_broker.cluster.replica import ClusterReplica
 from sparklog_broker.handlers.auto_creation import create_missing
 from sparklog_broker.handlers.leader_hints import endpoint_of
 from sparklog_broker.handlers.locate import is_same_host
-from sparklog_broker.network.long_answers import binary_header, message_header, parts_of
+from sparklog_broker.network.large_responses import binary_header, message_header, parts_of
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.request_context import RequestContext
@@ -65,7 +65,7 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
     if len(payload):
         raise InvalidRequestError("a METADATA request has no payload")
     broker = context.broker
-    await broker.pace.begin()
+    await broker.time_slices.begin()
     if request.create_missing:
         context = await create_missing(context, request.topics)
     response = MetadataResponse(
@@ -77,7 +77,7 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
     remedy = "ask for fewer topics at once, or use a newer client, which requests pages"
     version = context.older_version
     items = _topics(context, request, response, version)
-    return await broker.long_answers.build(
+    return await broker.large_responses.build(
         response, "topics", items, paged=request.paged, remedy=remedy, version=version
     )
 
@@ -98,8 +98,8 @@ def _topics(
     context: RequestContext, request: MetadataRequest, response: MetadataResponse, version: int | None
 ) -> Iterator[Iterator[bytes]]:
     """Yield for each requested topic the encoded parts of its description, with as many schemas as fit. If schemas are
-    left over, note the next schema in `response` and stop. `LongAnswers.build` takes the next topic only after it has
-    added the previous topic to the answer."""
+    left over, note the next schema in `response` and stop. `LargeResponses.build` takes the next topic only after it
+    has added the previous topic to the answer."""
     broker = context.broker
     if request.topics is None:
         names = sorted(context.shown(Api.METADATA, broker.partitions.topics))
@@ -112,7 +112,7 @@ def _topics(
     may_continue = context.may(Operation.DESCRIBE, ResourceType.TOPIC, request.after)
     if request.after and request.schemas_from >= 0 and may_continue:
         entries.insert(0, (request.after, request.schemas_from))
-    room = broker.long_answers.limit_bytes // 2 if request.paged else None
+    room = broker.large_responses.limit_bytes // 2 if request.paged else None
     for name, schemas_from in entries:
         if name in context.denied:
             yield iter((encode(TopicState(context.denied[name].code, name), version),))
@@ -160,10 +160,12 @@ async def topic_answer(context: RequestContext, response: Message, name: str) ->
     if topic is None:
         return Response(response)
     newest_first = reversed(broker.partitions.schema_bytes(topic))
-    schemas = _fitting(newest_first, broker.long_answers.limit_bytes // 2)[::-1]
+    schemas = _fitting(newest_first, broker.large_responses.limit_bytes // 2)[::-1]
     fields = message_header(len(field_names(type(response), context.older_version)))
     parts = chain((fields,), topic_parts(broker, topic, schemas, context.older_version))
-    return await broker.long_answers.build_one(response, parts, remedy="the change is made; read the topic's metadata")
+    return await broker.large_responses.build_one(
+        response, parts, remedy="the change is made; read the topic's metadata"
+    )
 
 
 def topic_parts(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Protocol
 
-from sparklog.environment.pace import ITEMS_PER_LOOK, Pace
+from sparklog.environment.time_slices import ITEMS_PER_LOOK, LoopTimeSlices
 from sparklog.errors import InvalidRequestError
 from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX
 from sparklog.protocol.group_messages import TopicPartitions
@@ -25,7 +25,7 @@ def partition_of(named: NamedPartition) -> Hashable:
 
 
 async def check_each_once(
-    pace: Pace, named: Sequence[NamedPartition], identity: Callable[[Any], Hashable] = partition_of
+    time_slices: LoopTimeSlices, named: Sequence[NamedPartition], identity: Callable[[Any], Hashable] = partition_of
 ) -> None:
     """Raise InvalidRequestError if two entries have the same identity."""
     if len(named) < 2:
@@ -35,8 +35,8 @@ async def check_each_once(
         seen.add(identity(partition))
         if len(seen) < i:
             raise InvalidRequestError(f"the request names partition {partition.topic}-{partition.partition} twice")
-        if i % ITEMS_PER_LOOK == 0 and pace.due():
-            await pace.pause()
+        if i % ITEMS_PER_LOOK == 0 and time_slices.due():
+            await time_slices.pause()
 
 
 def check_partition_count(topics: Iterable[TopicPartitions]) -> None:

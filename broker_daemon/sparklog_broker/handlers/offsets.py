@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from sparklog.environment.pace import ITEMS_PER_LOOK
+from sparklog.environment.time_slices import ITEMS_PER_LOOK
 from sparklog.errors import (
     InvalidRequestError,
     LeaderNotAvailableError,
@@ -62,7 +62,7 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
     outcomes: list[_LookUpOutcome] = [None] * len(request.partitions)
     if request.isolation == READ_COMMITTED:
         await broker.transactions.settled()
-    await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition, p.timestamp_ms))
+    await check_each_once(broker.time_slices, request.partitions, lambda p: (p.topic, p.partition, p.timestamp_ms))
     if request.all_at_once:
         return Response(ListOffsetsResponse(await _all_at_once(broker, request)))
     lookups: dict[int, asyncio.Future[OffsetAndTimestamp]] = {}
@@ -82,11 +82,11 @@ async def list_offsets(request: ListOffsetsRequest, payload: memoryview, context
             outcomes[i] = _failure(requested, e)
         if len(lookups) >= LOOKUPS_AT_ONCE_MAX:
             await _collect(lookups, outcomes)
-        if (i + 1) % ITEMS_PER_LOOK == 0 and broker.pace.due():
-            await broker.pace.pause()
+        if (i + 1) % ITEMS_PER_LOOK == 0 and broker.time_slices.due():
+            await broker.time_slices.pause()
     await _collect(lookups, outcomes)
     results = (_result(broker, *r) for r in zip(request.partitions, outcomes, strict=True))
-    return Response(ListOffsetsResponse(await broker.pace.list_of(results)))
+    return Response(ListOffsetsResponse(await broker.time_slices.list_of(results)))
 
 
 async def offsets_for_leader_epoch(
@@ -95,9 +95,9 @@ async def offsets_for_leader_epoch(
     """Answer with the ends of leader epochs (KIP-320). The newest epoch ends at the log end offset. The epochs are in
     memory."""
     broker = context.broker
-    await check_each_once(broker.pace, request.partitions, lambda p: (p.topic, p.partition))
+    await check_each_once(broker.time_slices, request.partitions, lambda p: (p.topic, p.partition))
     results = (_epoch_end(broker, requested) for requested in request.partitions)
-    return Response(OffsetsForLeaderEpochResponse(await broker.pace.list_of(results)))
+    return Response(OffsetsForLeaderEpochResponse(await broker.time_slices.list_of(results)))
 
 
 def _epoch_end(broker: Broker, requested: EpochPartition) -> EpochEndOffset:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import overload
 
-from sparklog.environment.pace import ITEMS_PER_LOOK
+from sparklog.environment.time_slices import ITEMS_PER_LOOK
 from sparklog.errors import InvalidProducerEpochError, InvalidRequestError, SparklogError, UnknownServerError
 from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
@@ -48,7 +48,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
     outcomes: list[_Outcome | None] = [None] * len(pieces)
     writes: dict[int, Write] = {}
     issued = partial(context.broker.is_issued, principal=context.principal)
-    pace = context.broker.pace
+    time_slices = context.broker.time_slices
     for i, (requested, piece) in enumerate(zip(request.partitions, pieces, strict=True)):
         try:
             check_not_internal(requested.topic, "written to")
@@ -65,8 +65,8 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
             writes[i] = Write(partition, partition.log, append, size, epoch)
         except SparklogError as e:
             outcomes[i] = _failure(context.broker, requested, e)
-        if (i + 1) % ITEMS_PER_LOOK == 0 and pace.due():
-            await pace.pause()
+        if (i + 1) % ITEMS_PER_LOOK == 0 and time_slices.due():
+            await time_slices.pause()
     within_ms = request.timeout_ms if request.acks == ACKS_ALL else None
     done = await context.broker.appender.append_each(
         list(writes.values()), replicated_within_ms=within_ms, times=context.times
@@ -82,7 +82,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
             why = failed.message if isinstance(failed, ProduceResult) else failed
             log.info("produce with acks=0 failed: %s; disconnecting, because no response can report the error", why)
         return Response(None, close=failed is not None)
-    results = await pace.list_of(
+    results = await time_slices.list_of(
         _result(context.broker, p, writes.get(i), o)
         for i, (p, o) in enumerate(zip(request.partitions, outcomes, strict=True))
     )

@@ -16,7 +16,7 @@ from sparklog.protocol.quota_messages import (
 from sparklog.security.quota_records import parse_key, quota_record
 from sparklog.security.quotas import NUMBERS, Entity, QuotaKey
 from sparklog.security.records import RecordId
-from sparklog_broker.network.long_answers import NEWER_CLIENT, one_by_one
+from sparklog_broker.network.large_responses import NEWER_CLIENT, one_by_one
 from sparklog_broker.network.reply import Response
 from sparklog_broker.request_context import RequestContext
 
@@ -27,9 +27,9 @@ async def describe_client_quotas(
     request: DescribeClientQuotasRequest, payload: memoryview, context: RequestContext
 ) -> Response:
     broker = context.broker
-    await broker.pace.begin()
+    await broker.time_slices.begin()
     throttled = [ThrottledGroup(str(t.key), *t.group, t.throttle_ms) for t in broker.throttling.waiting()]
-    return await broker.long_answers.build(
+    return await broker.large_responses.build(
         DescribeClientQuotasResponse([], throttled=list(islice(throttled, THROTTLED_MAX))),
         "entries",
         one_by_one(_entries(context, request.after), context.older_version),

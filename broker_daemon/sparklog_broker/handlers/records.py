@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sparklog.environment.pace import ITEMS_PER_LOOK
+from sparklog.environment.time_slices import ITEMS_PER_LOOK
 from sparklog.errors import SparklogError
 from sparklog.protocol.messages import (
     DeleteRecordsPartition,
@@ -23,8 +23,8 @@ _Outcome = int | SparklogError | DeleteRecordsResult | None
 
 async def delete_records(request: DeleteRecordsRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answer when the new log starts are stored here and on all live replicas (KIP-107), or after `timeout_ms`."""
-    pace = context.broker.pace
-    await check_each_once(pace, request.partitions)
+    time_slices = context.broker.time_slices
+    await check_each_once(time_slices, request.partitions)
     outcomes: list[_Outcome] = [None] * len(request.partitions)
     deletions: dict[int, tuple[Partition, int]] = {}
     for i, requested in enumerate(request.partitions):
@@ -34,8 +34,8 @@ async def delete_records(request: DeleteRecordsRequest, payload: memoryview, con
             deletions[i] = partition, requested.before_offset
         except SparklogError as e:
             outcomes[i] = _failure(requested, e)  # not the exception: its traceback would occupy the garbage collector
-        if i % ITEMS_PER_LOOK == 0 and pace.due():
-            await pace.pause()
+        if i % ITEMS_PER_LOOK == 0 and time_slices.due():
+            await time_slices.pause()
     if deletions:
         done = await context.broker.topics.delete_records(list(deletions.values()))
         for i, outcome in zip(deletions, done, strict=True):
@@ -46,7 +46,7 @@ async def delete_records(request: DeleteRecordsRequest, payload: memoryview, con
         for i, outcome in zip(replicated, await asyncio.gather(*waits), strict=True):
             outcomes[i] = outcome
     results = (_result(*r) for r in zip(request.partitions, outcomes, strict=True))
-    return Response(DeleteRecordsResponse(await pace.list_of(results)))
+    return Response(DeleteRecordsResponse(await time_slices.list_of(results)))
 
 
 def _is_replicated(partition: Partition, outcome: _Outcome) -> bool:

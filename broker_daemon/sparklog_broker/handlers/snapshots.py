@@ -151,7 +151,7 @@ async def list_commits(request: ListCommitsRequest, payload: memoryview, context
         for number, tp in enumerate(offsets)
         for commit in commits.get(tp, ())
     )
-    return Response(ListCommitsResponse(await context.broker.pace.list_of(parts)))
+    return Response(ListCommitsResponse(await context.broker.time_slices.list_of(parts)))
 
 
 class _Extents(NamedTuple):

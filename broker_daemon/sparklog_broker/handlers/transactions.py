@@ -30,7 +30,7 @@ from sparklog.protocol.transaction_messages import (
     TransactionDetails,
 )
 from sparklog.types import TopicPartition
-from sparklog_broker.network.long_answers import NEWER_CLIENT, FittingItems, one_by_one, parts_of, too_large
+from sparklog_broker.network.large_responses import NEWER_CLIENT, FittingItems, one_by_one, parts_of, too_large
 from sparklog_broker.network.reply import Response
 from sparklog_broker.request_context import RequestContext
 
@@ -94,11 +94,11 @@ async def renew_shared_txn(request: RenewSharedTxnRequest, payload: memoryview, 
 async def list_transactions(request: ListTransactionsRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answer with the transactions that this broker coordinates."""
     broker = context.broker
-    await broker.pace.begin()
+    await broker.time_slices.begin()
     summaries = broker.transactions.summaries(request.states, request.running_ms_min, request.after)
     version = context.older_version
     items = one_by_one(context.shown(Api.LIST_TRANSACTIONS, summaries), version)
-    return await broker.long_answers.build(
+    return await broker.large_responses.build(
         ListTransactionsResponse([]), "transactions", items, paged=request.paged, remedy=NEWER_CLIENT, version=version
     )
 
@@ -107,9 +107,9 @@ async def describe_transactions(
     request: DescribeTransactionsRequest, payload: memoryview, context: RequestContext
 ) -> Response:
     broker = context.broker
-    await broker.pace.begin()
+    await broker.time_slices.begin()
     response = DescribeTransactionsResponse([])
-    return await broker.long_answers.build(
+    return await broker.large_responses.build(
         response,
         "transactions",
         _described(context, request, response),
@@ -126,9 +126,9 @@ def _described(
     are left over, note the next partition in `response` and stop; an unpaged request raises ResponseTooLargeError
     instead.
 
-    `LongAnswers.build` takes the next transaction only after it has added the previous transaction to the answer.
+    `LargeResponses.build` takes the next transaction only after it has added the previous transaction to the answer.
     """
-    transactions, limit_bytes = context.broker.transactions, context.broker.long_answers.limit_bytes
+    transactions, limit_bytes = context.broker.transactions, context.broker.large_responses.limit_bytes
     first = request.partitions_from
     for transactional_id in dict.fromkeys(request.transactional_ids):
         denied = context.denied.get(application_resource(transactional_id))
@@ -169,14 +169,14 @@ async def describe_producers(
     request: DescribeProducersRequest, payload: memoryview, context: RequestContext
 ) -> Response:
     broker = context.broker
-    await broker.pace.begin()
+    await broker.time_slices.begin()
     partition = TopicPartition(request.topic, request.partition)
     broker.partitions.get(*partition)
     answer = broker.transactions.describe_producers(partition, await broker.transaction_access.owners(partition))
     producers = (p for p in answer.producers if p.producer_id > request.after)
     answer.producers = []
     version = context.older_version
-    return await broker.long_answers.build(
+    return await broker.large_responses.build(
         answer,
         "producers",
         one_by_one(context.shown(Api.DESCRIBE_PRODUCERS, producers), version),

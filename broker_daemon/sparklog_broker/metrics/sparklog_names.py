@@ -132,7 +132,7 @@ def server_families(watched: MetricSources) -> Iterator[Metric]:
     yield one_counter(
         "sparklog_half_requests_cut",
         "Connections closed for a slow request while other requests waited for memory.",
-        server.half_requests.cut_count,
+        server.partial_requests.cut_count,
     )
     yield one_gauge(
         "sparklog_unread_answer_bytes", "Memory held by responses that clients have not read.", unread.held_bytes

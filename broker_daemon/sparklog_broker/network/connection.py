@@ -6,7 +6,7 @@ During this, one more frame is read ahead; this also shows a disconnection of th
 Then reading stops, and TCP's window holds the peer back.
 
 Writing: bytes and small slices of files are sent together; larger slices go through `os.sendfile`. If a file is shorter
-than its announced slice, the connection is closed, because padding would be false data. `UnreadAnswers` counts the
+than its announced slice, the connection is closed, because padding would be false data. `SendBacklog` counts the
 bytes that the peer does not read, and closes connections if they hold too much.
 
 Every failure, including a failed allocation, closes the connection: the rest of a partly read frame would be read as
@@ -30,9 +30,9 @@ from typing import Any, NamedTuple, Protocol, cast
 import numpy as np
 from msgspec import Struct
 
-from sparklog.environment.half_requests import HalfRequest
 from sparklog.environment.memory_budget import MemoryBudget
-from sparklog.environment.unread_answers import UnreadAnswers
+from sparklog.environment.partial_requests import PartialRequest
+from sparklog.environment.send_backlog import SendBacklog
 from sparklog.errors import FrameTooLargeError, InvalidRequestError, SparklogError
 from sparklog.protocol.apis import Api
 from sparklog.protocol.frames import (
@@ -131,7 +131,7 @@ class Connection:
         limits: ConnectionLimits,
         budget: MemoryBudget,
         buffers: ReceiveBuffers,
-        unread: UnreadAnswers,
+        unread: SendBacklog,
         requests: RequestCounters,
         on_close: Callable[[Connection], None],
         addresses: Addresses | None = None,
@@ -198,7 +198,7 @@ class Connection:
         return self._current is not None
 
     @property
-    def half_request(self) -> HalfRequest | None:
+    def partial_request(self) -> PartialRequest | None:
         """The received part of a request that the peer can continue, or that waits for the peer's quota. None if the
         connection holds no memory, or waits for memory itself.
         """
@@ -206,7 +206,7 @@ class Connection:
         frame = self._read_ahead if is_muted and self._read_ahead is not None else self._reading
         if frame is None or not frame.reserved or not (self._events.is_reading or is_muted):
             return None
-        return HalfRequest(frame.received, frame.reserved, frame.begun_s, self._progress_at)
+        return PartialRequest(frame.received, frame.reserved, frame.begun_s, self._progress_at)
 
     @property
     def is_identified(self) -> bool:

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 
 from sparklog.environment.memory_budget import MemoryBudget
-from sparklog.environment.pace import ITEMS_PER_LOOK, Pace
+from sparklog.environment.time_slices import ITEMS_PER_LOOK, LoopTimeSlices
 from sparklog.errors import ResponseTooLargeError
 from sparklog.protocol.base import Message
 from sparklog.protocol.codec import encode, encode_value
@@ -31,13 +31,13 @@ _FIXARRAY = 0x90
 """First byte of MessagePack's header of an array with fewer than 16 elements, as all messages are."""
 
 
-class LongAnswers:
+class LargeResponses:
     """Builds long replies. `limit_bytes`: largest header of a reply. Event-loop thread only."""
 
-    def __init__(self, budget: MemoryBudget, pace: Pace, limit_bytes: int) -> None:
+    def __init__(self, budget: MemoryBudget, time_slices: LoopTimeSlices, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self._budget = budget
-        self._pace = pace
+        self._time_slices = time_slices
         self._one_at_a_time = asyncio.Lock()
 
     async def build(
@@ -115,8 +115,8 @@ class _Turn:
     """The building of one reply, in slices of the loop's time. A reply above INLINE_BYTES waits until no other such
     reply is being built."""
 
-    def __init__(self, long_answers: LongAnswers) -> None:
-        self._of = long_answers
+    def __init__(self, large_responses: LargeResponses) -> None:
+        self._of = large_responses
         self._alone = False
         self._count = 0
 
@@ -132,8 +132,8 @@ class _Turn:
             self._count += 1
             if size_bytes > INLINE_BYTES and not self._alone:
                 await self._wait_until_alone()
-            if self._count % ITEMS_PER_LOOK == 0 and self._of._pace.due():
-                await self._of._pace.pause()
+            if self._count % ITEMS_PER_LOOK == 0 and self._of._time_slices.due():
+                await self._of._time_slices.pause()
         return collected
 
     async def _wait_until_alone(self) -> None:

@@ -12,9 +12,9 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
-from sparklog.environment.half_requests import HalfRequests
 from sparklog.environment.memory_budget import MemoryBudget
-from sparklog.environment.unread_answers import UnreadAnswers
+from sparklog.environment.partial_requests import PartialRequests
+from sparklog.environment.send_backlog import SendBacklog
 from sparklog.errors import InvalidConfigError, SparklogError, TooManyConnectionsError
 from sparklog.protocol.local_socket import enlarge_send_buffer
 from sparklog.security.connection_limits import ConnectionLimits, Connections
@@ -102,9 +102,9 @@ class Server:
         self._descriptors = descriptors.of_process(config)
         self._budget = budget
         self._requests = requests
-        self.unread = UnreadAnswers(budget, self._descriptors.files // 2, loop.time)
+        self.unread = SendBacklog(budget, self._descriptors.files // 2, loop.time)
         stall_s = config.request_read_stall_ms / 1000
-        self.half_requests = HalfRequests(budget, stall_s)
+        self.partial_requests = PartialRequests(budget, stall_s)
         self._buffers = ReceiveBuffers(min(RECEIVE_BUFFERS_KEPT_BYTES, config.queued_max_request_bytes))
         self._limits = Limits(
             frame_bytes_max=config.socket_request_max_bytes,
@@ -393,7 +393,7 @@ class Server:
         now = self._loop.time()
         for connection in list(self._connections):
             connection.check_deadlines(now)
-        self.half_requests.look(list(self._connections), now)
+        self.partial_requests.check(list(self._connections), now)
         self._sweep = self._loop.call_later(self._sweep_s, self._check_deadlines)
 
     def stop_accepting(self) -> None:

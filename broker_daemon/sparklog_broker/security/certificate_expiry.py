@@ -1,6 +1,6 @@
 """Closes connections when their peer's certificate expires.
 
-One timer serves all connections. It runs at least every LOOK_S, because the clock can be set.
+One timer serves all connections. It runs at least every POLL_INTERVAL_S, because the clock can be set.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from sparklog.environment.clock import Clock
 from sparklog_broker.network.connection import Connection, State
 
-LOOK_S = 60.0
+POLL_INTERVAL_S = 60.0
 _AFTER_S = 0.01
 
 
@@ -34,8 +34,8 @@ class CertificateExpiry:
         self._schedule(expires_ms)
 
     def _schedule(self, earliest_ms: int) -> None:
-        """Set the timer to `earliest_ms`, or to LOOK_S from now if that is earlier."""
-        in_s = min(max(earliest_ms - self._clock.now_ms(), 0) / 1000 + _AFTER_S, LOOK_S)
+        """Set the timer to `earliest_ms`, or to POLL_INTERVAL_S from now if that is earlier."""
+        in_s = min(max(earliest_ms - self._clock.now_ms(), 0) / 1000 + _AFTER_S, POLL_INTERVAL_S)
         if self._timer is not None:
             if self._timer.when() <= self._loop.time() + in_s:
                 return

@@ -36,7 +36,7 @@ LEASE_MS = 40_000
 """Lease in ms, renewed after every fifth of it. The broker looks for expired leases every ten seconds, so it aborts a
 lost transaction within a minute."""
 RENEWAL_S = LEASE_MS / 5_000
-LOOK_S = 1.0
+POLL_INTERVAL_S = 1.0
 """Interval in s between checks that the driver lives."""
 LEASES_MAX = 10_000
 ONE_ATTEMPT = RetryPolicy.one_attempt(5_000)
@@ -128,10 +128,12 @@ def _stat_of_ps(pid: int) -> _Stat | None:
 class Keeper:
     """The leases of one driver's transactions. The process ends when `keep_until_gone` returns."""
 
-    def __init__(self, driver: Process, *, renewal_s: float = RENEWAL_S, look_s: float = LOOK_S) -> None:
+    def __init__(
+        self, driver: Process, *, renewal_s: float = RENEWAL_S, poll_interval_s: float = POLL_INTERVAL_S
+    ) -> None:
         self._driver = driver
         self._renewal_s = renewal_s
-        self._look_s = look_s
+        self._look_s = poll_interval_s
         self._lease_queue: queue.Queue[Lease | None] = queue.Queue(LEASES_MAX)
         self._leases: set[Lease] = set()
 

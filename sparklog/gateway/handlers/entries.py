@@ -21,4 +21,4 @@ def check_entry(index: int) -> None:
 async def share_turns(session: Session, entries: int) -> None:
     """Wait for a slice of the event loop's time, if the work that follows is for many entries."""
     if entries > INLINE_ENTRIES:
-        await session.gateway.pace.begin()
+        await session.gateway.time_slices.begin()

@@ -90,7 +90,9 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
 
     found = []
     for t in request["topics"]:
-        outcomes = await session.gateway.pace.list_of(outcome(t["topic"], p["partition"]) for p in t["partitions"])
+        outcomes = await session.gateway.time_slices.list_of(
+            outcome(t["topic"], p["partition"]) for p in t["partitions"]
+        )
         found.append({"topic": t["topic"], "partitions": outcomes})
     return {"throttle_time_ms": throttle_ms, "error_code": Kafka.NONE, "session_id": NO_SESSION, "responses": found}
 

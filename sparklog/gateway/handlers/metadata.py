@@ -39,7 +39,9 @@ async def metadata(session: Session, request: Body, version: int) -> Body:
     asked = request["topics"]
     if asked is None or (version == 0 and not asked):
         answer = await _read(session, None, create=False)
-        return _response(session, answer, await session.gateway.pace.list_of(_topic(session, t) for t in answer.topics))
+        return _response(
+            session, answer, await session.gateway.time_slices.list_of(_topic(session, t) for t in answer.topics)
+        )
     refused: list[Body] = []
     names: list[str] = []
     by_id: dict[UUID, str | None] = {}
@@ -60,7 +62,7 @@ async def metadata(session: Session, request: Body, version: int) -> Body:
         unnamed = None if version >= UNNAMED_FROM else ""
         refused += [_refusal(unnamed, Kafka.UNKNOWN_TOPIC_ID, topic_id) for topic_id in by_id if topic_id not in states]
     return _response(
-        session, answer, await session.gateway.pace.list_of(_topic(session, t) for t in answer.topics) + refused
+        session, answer, await session.gateway.time_slices.list_of(_topic(session, t) for t in answer.topics) + refused
     )
 
 

@@ -67,7 +67,7 @@ async def list_offsets(session: Session, request: Body, version: int) -> Body:
             "leader_epoch": result.leader_epoch,
         }
 
-    list_of = session.gateway.pace.list_of
+    list_of = session.gateway.time_slices.list_of
     return {
         "throttle_time_ms": throttle_ms,
         "topics": [
@@ -112,7 +112,7 @@ async def offset_for_leader_epoch(session: Session, request: Body, version: int)
             "end_offset": -1 if result is None else result.end_offset,
         }
 
-    list_of = session.gateway.pace.list_of
+    list_of = session.gateway.time_slices.list_of
     return {
         "throttle_time_ms": throttle_ms,
         "topics": [

@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.environment.pace import ITEMS_PER_LOOK
+from sparklog.environment.time_slices import ITEMS_PER_LOOK
 from sparklog.errors import (
     CorruptBatchError,
     InvalidRequestError,
@@ -97,11 +97,11 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
         refused = await session.write_permissions.refusals(
             broker, (t["name"] for t in request["topic_data"] if is_topic_name(t["name"]))
         )
-        pace = session.gateway.pace
+        time_slices = session.gateway.time_slices
         for topic in request["topic_data"]:
             for i, partition in enumerate(topic["partition_data"], 1):
-                if i % ITEMS_PER_LOOK == 0 and pace.due():
-                    await pace.pause()
+                if i % ITEMS_PER_LOOK == 0 and time_slices.due():
+                    await time_slices.pause()
                 where = topic["name"], partition["index"]
                 if where[0] in refused:  # before its records are looked at
                     asked.append(_RequestedPartition(*where, refused[where[0]]))
@@ -145,7 +145,7 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
             await share_turns(session, len(wanted))
             results = {(r.topic, r.partition): r for r in response.results}
     changed = await _changed_since(session, known, results)
-    each = await session.gateway.pace.list_of(_outcome(session, one, results, version, changed) for one in asked)
+    each = await session.gateway.time_slices.list_of(_outcome(session, one, results, version, changed) for one in asked)
     outcomes = {(one.topic, one.partition): outcome for one, outcome in zip(asked, each, strict=True)}
     _note_refusals(session, asked)
     found = _response(request, outcomes)
@@ -252,7 +252,7 @@ def _convert_inline(partitions: Sequence[_Partition]) -> list[_Converted] | None
 
 
 async def _convert_in_turn(session: Session, partitions: Sequence[_Partition]) -> list[_Converted]:
-    limits, conversions, pace = session.gateway.limits, session.gateway.conversions, session.gateway.pace
+    limits, conversions, time_slices = session.gateway.limits, session.gateway.conversions, session.gateway.time_slices
     found: list[_Converted] = []
     left = limits.request_bytes
     for one in partitions:
@@ -260,7 +260,7 @@ async def _convert_in_turn(session: Session, partitions: Sequence[_Partition]) -
         try:
             for head, data in one.batches():
                 if head.codec == NONE and len(data) <= INLINE_BYTES:
-                    await pace.begin()
+                    await time_slices.begin()
                     batch = _convert_batch(one, head, data, limits.inflated_bytes)
                 else:
                     convert = partial(_convert_batch, one, head, data, limits.inflated_bytes, conversions.inflated)

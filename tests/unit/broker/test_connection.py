@@ -17,7 +17,7 @@ from sparklog_broker.network.receive_buffers import ReceiveBuffers
 from sparklog_broker.network.reply import Reply
 
 from sparklog.environment.memory_budget import MemoryBudget
-from sparklog.environment.unread_answers import UnreadAnswers
+from sparklog.environment.send_backlog import SendBacklog
 from sparklog.errors import ERRORS, FrameTooLargeError, InvalidRequestError, TooManyConnectionsError
 from sparklog.gateway.wire.codec import decoder
 from sparklog.protocol.codec import decode_error
@@ -565,7 +565,7 @@ def test_the_slowest_reader_is_cut() -> None:
             return Reply([encode_response(prefix.api, 0, 1, bytes(6 * MIB))])
 
         budget = MemoryBudget(16 * MIB)
-        unread = UnreadAnswers(budget, 100, asyncio.get_running_loop().time)
+        unread = SendBacklog(budget, 100, asyncio.get_running_loop().time)
         async with (
             peer(sends, budget=budget, unread=unread) as silent,
             peer(sends, budget=budget, unread=unread) as late,

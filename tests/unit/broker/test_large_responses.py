@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sparklog_broker.network.long_answers import (
+from sparklog_broker.network.large_responses import (
     INLINE_BYTES,
     PIECE_BYTES,
     FittingItems,
-    LongAnswers,
+    LargeResponses,
     joined,
     one_by_one,
     parts_of,
@@ -24,7 +24,7 @@ from sparklog_broker.network.long_answers import (
 from sparklog_broker.network.reply import Response
 
 from sparklog.environment.memory_budget import MemoryBudget
-from sparklog.environment.pace import Pace
+from sparklog.environment.time_slices import LoopTimeSlices
 from sparklog.errors import ResponseTooLargeError
 from sparklog.protocol import group_messages as m
 from sparklog.protocol.apis import Api
@@ -36,13 +36,13 @@ LIMIT = 256 * 1024
 
 
 def run(
-    scenario: Callable[[LongAnswers, MemoryBudget], Awaitable[None]],
+    scenario: Callable[[LargeResponses, MemoryBudget], Awaitable[None]],
     limit_bytes: int = LIMIT,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
     async def main() -> None:
         budget = MemoryBudget(1024 * 1024)
-        answers = LongAnswers(budget, Pace(asyncio.get_running_loop(), clock=clock), limit_bytes)
+        answers = LargeResponses(budget, LoopTimeSlices(asyncio.get_running_loop(), clock=clock), limit_bytes)
         await asyncio.wait_for(scenario(answers, budget), 30)
         assert budget.used_bytes == 0
 
@@ -53,14 +53,14 @@ def groups(count: int, id_chars: int = 20) -> list[m.GroupSummary]:
     return [m.GroupSummary(f"{i:0{id_chars}d}", "Empty", "offsets", i) for i in range(count)]
 
 
-async def build(answers: LongAnswers, found: list[m.GroupSummary], *, paged: bool = False) -> Response:
+async def build(answers: LargeResponses, found: list[m.GroupSummary], *, paged: bool = False) -> Response:
     items = one_by_one(found)
     return await answers.build(m.ListGroupsResponse([]), "groups", items, paged=paged, remedy="ask for less")
 
 
 @for_each("count", [0, 1, 15, 16, 1_000, 5_000])
 def test_it_equals_the_answer_encoded_at_once(count: int) -> None:
-    async def scenario(answers: LongAnswers, _: MemoryBudget) -> None:
+    async def scenario(answers: LargeResponses, _: MemoryBudget) -> None:
         answer = sent(Api.LIST_GROUPS, await build(answers, groups(count)), m.ListGroupsResponse)
         assert answer == m.ListGroupsResponse(groups(count))
 
@@ -68,7 +68,7 @@ def test_it_equals_the_answer_encoded_at_once(count: int) -> None:
 
 
 def test_pages_are_full_and_complete() -> None:
-    async def scenario(answers: LongAnswers, _: MemoryBudget) -> None:
+    async def scenario(answers: LargeResponses, _: MemoryBudget) -> None:
         left, pages = groups(20_000), 0
         while left:
             response = await build(answers, left, paged=True)
@@ -85,7 +85,7 @@ def test_pages_are_full_and_complete() -> None:
 
 
 def test_a_client_without_pages_gets_an_error_with_the_remedy() -> None:
-    async def scenario(answers: LongAnswers, _: MemoryBudget) -> None:
+    async def scenario(answers: LargeResponses, _: MemoryBudget) -> None:
         with pytest.raises(ResponseTooLargeError, match=r"response\.max\.bytes.*ask for less"):
             await build(answers, groups(20_000))
         with pytest.raises(ResponseTooLargeError):
@@ -95,7 +95,7 @@ def test_a_client_without_pages_gets_an_error_with_the_remedy() -> None:
 
 
 def test_no_item_beyond_the_limit_is_encoded() -> None:
-    async def scenario(answers: LongAnswers, _: MemoryBudget) -> None:
+    async def scenario(answers: LargeResponses, _: MemoryBudget) -> None:
         made = 0
 
         def endless() -> Iterator[m.GroupSummary]:
@@ -112,7 +112,7 @@ def test_no_item_beyond_the_limit_is_encoded() -> None:
 
 
 def test_one_large_answer_at_a_time_and_small_ones_beside_it() -> None:
-    async def scenario(answers: LongAnswers, budget: MemoryBudget) -> None:
+    async def scenario(answers: LargeResponses, budget: MemoryBudget) -> None:
         def large() -> Iterator[tuple[bytes]]:
             yield (encode(groups(1, INLINE_BYTES)[0]),)
             yield from one_by_one(groups(2_000))
@@ -135,7 +135,7 @@ def test_one_large_answer_at_a_time_and_small_ones_beside_it() -> None:
 
 
 def test_a_cancelled_one_lets_the_next_one_in() -> None:
-    async def scenario(answers: LongAnswers, _: MemoryBudget) -> None:
+    async def scenario(answers: LargeResponses, _: MemoryBudget) -> None:
         large = groups(3_000, 40)
         first = asyncio.ensure_future(build(answers, large))
         await asyncio.sleep(0)

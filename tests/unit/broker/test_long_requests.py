@@ -12,7 +12,7 @@ from sparklog_broker.network.long_requests import DECODED_BYTES_PER_BYTE, LongRe
 from sparklog_broker.network.reply import Response
 from sparklog_broker.pipeline import HEADER_BYTES_MAX, Pipeline, check_header_size
 
-from sparklog.environment.pace import Pace
+from sparklog.environment.time_slices import LoopTimeSlices
 from sparklog.errors import InvalidRequestError, RequestTimedOutError
 from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
@@ -184,7 +184,7 @@ def test_long_requests_are_not_decoded_before_their_turn(api: Api, request_: Mes
         loop = asyncio.get_running_loop()
         broker = SimpleNamespace(
             cluster=SimpleNamespace(has_joined=True),
-            pace=Pace(loop, clock=loop.time),
+            time_slices=LoopTimeSlices(loop, clock=loop.time),
             long_requests=LongRequests(2 * len(header) * DECODED_BYTES_PER_BYTE),
         )
         pipeline = Pipeline(cast(Any, broker), {api: handler})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparklog.environment.memory_budget import MemoryBudget
-from sparklog.environment.unread_answers import UnreadAnswers
+from sparklog.environment.send_backlog import SendBacklog
 
 KIB = 1024
 
@@ -21,7 +21,7 @@ class Clock:
 class Peer:
     """A reader that, like a connection, gives back all when it is closed."""
 
-    def __init__(self, name: str, unread: UnreadAnswers) -> None:
+    def __init__(self, name: str, unread: SendBacklog) -> None:
         self.peer_name = name
         self.closed = False
         self._unread = unread
@@ -45,11 +45,11 @@ def budget() -> MemoryBudget:
 
 
 @pytest.fixture
-def unread(budget: MemoryBudget, clock: Clock) -> UnreadAnswers:
-    return UnreadAnswers(budget, 10, clock)
+def unread(budget: MemoryBudget, clock: Clock) -> SendBacklog:
+    return SendBacklog(budget, 10, clock)
 
 
-def test_within_half_of_the_budget_no_connection_is_cut(unread: UnreadAnswers, budget: MemoryBudget) -> None:
+def test_within_half_of_the_budget_no_connection_is_cut(unread: SendBacklog, budget: MemoryBudget) -> None:
     peers = [Peer(str(i), unread) for i in range(10)]
     for peer in peers:
         peer.holds(10 * KIB)
@@ -71,7 +71,7 @@ def test_within_half_of_the_budget_no_connection_is_cut(unread: UnreadAnswers, b
     ids=["held longer", "so much more that the shorter time counts", "as long, more", "the same moment: most"],
 )
 def test_time_times_amount_decides(
-    unread: UnreadAnswers, clock: Clock, first: tuple[int, int], second: tuple[int, int], cut: str
+    unread: SendBacklog, clock: Clock, first: tuple[int, int], second: tuple[int, int], cut: str
 ) -> None:
     """Seconds and KiB of two peers when a third comes with 50 KiB."""
     peers = []
@@ -82,7 +82,7 @@ def test_time_times_amount_decides(
     assert [p.peer_name for p in peers if p.closed] == [cut]
 
 
-def test_a_peer_that_reads_stays(unread: UnreadAnswers, clock: Clock) -> None:
+def test_a_peer_that_reads_stays(unread: SendBacklog, clock: Clock) -> None:
     silent, reading = Peer("silent", unread), Peer("reading", unread)
     silent.holds(50 * KIB)
     reading.holds(50 * KIB)
@@ -93,7 +93,7 @@ def test_a_peer_that_reads_stays(unread: UnreadAnswers, clock: Clock) -> None:
     assert [p.closed for p in (silent, reading, late)] == [True, False, False]
 
 
-def test_the_last_one_is_never_cut(unread: UnreadAnswers, clock: Clock) -> None:
+def test_the_last_one_is_never_cut(unread: SendBacklog, clock: Clock) -> None:
     only = Peer("only", unread)
     only.holds(150 * KIB)
     clock.now = 60.0
@@ -101,7 +101,7 @@ def test_the_last_one_is_never_cut(unread: UnreadAnswers, clock: Clock) -> None:
     assert not only.closed
 
 
-def test_files_are_bounded_by_number(unread: UnreadAnswers, clock: Clock) -> None:
+def test_files_are_bounded_by_number(unread: SendBacklog, clock: Clock) -> None:
     few, many = Peer("few", unread), Peer("many", unread)
     few.holds(90 * KIB, 1)
     many.holds(0, 8)
@@ -112,7 +112,7 @@ def test_files_are_bounded_by_number(unread: UnreadAnswers, clock: Clock) -> Non
     assert unread.held_files == 3
 
 
-def test_returned_memory_wakes_requests(unread: UnreadAnswers, budget: MemoryBudget) -> None:
+def test_returned_memory_wakes_requests(unread: SendBacklog, budget: MemoryBudget) -> None:
     peer = Peer("a", unread)
     peer.holds(90 * KIB)
     woken: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from sparklog.environment.pace import ITEMS_PER_LOOK, SLICE_S, Pace
+from sparklog.environment.time_slices import ITEMS_PER_LOOK, SLICE_S, LoopTimeSlices
 
 
 class Clock:
@@ -18,28 +18,28 @@ class Clock:
         return self.now
 
 
-def run(scenario: Callable[[Pace, Clock], Awaitable[None]]) -> None:
+def run(scenario: Callable[[LoopTimeSlices, Clock], Awaitable[None]]) -> None:
     async def main() -> None:
         clock = Clock()
-        await asyncio.wait_for(scenario(Pace(asyncio.get_running_loop(), clock=clock), clock), 30)
+        await asyncio.wait_for(scenario(LoopTimeSlices(asyncio.get_running_loop(), clock=clock), clock), 30)
 
     asyncio.run(main())
 
 
-async def work(pace: Pace, clock: Clock, slices: int, log: list[float]) -> None:
+async def work(time_slices: LoopTimeSlices, clock: Clock, slices: int, log: list[float]) -> None:
     def items() -> object:
         for _ in range(slices * ITEMS_PER_LOOK):
             clock.now += SLICE_S / ITEMS_PER_LOOK
             log.append(clock.now)
             yield None
 
-    await pace.list_of(items())  # type: ignore[arg-type]
+    await time_slices.list_of(items())  # type: ignore[arg-type]
 
 
 def test_a_turn_of_the_loop_does_not_grow_with_the_number_of_long_works() -> None:
-    async def scenario(pace: Pace, clock: Clock) -> None:
+    async def scenario(time_slices: LoopTimeSlices, clock: Clock) -> None:
         log: list[float] = []
-        works = [asyncio.ensure_future(work(pace, clock, 10, log)) for _ in range(50)]
+        works = [asyncio.ensure_future(work(time_slices, clock, 10, log)) for _ in range(50)]
         worst, before = 0.0, 0.0
         while not all(w.done() for w in works):
             before = clock.now
@@ -48,7 +48,7 @@ def test_a_turn_of_the_loop_does_not_grow_with_the_number_of_long_works() -> Non
         assert len(log) == 50 * 10 * ITEMS_PER_LOOK
         # each of those that begin looks once before it knows that the slice is used up; after that one slice per turn
         assert worst <= 51 * SLICE_S
-        late = [asyncio.ensure_future(work(pace, clock, 4, log)) for _ in range(2)]
+        late = [asyncio.ensure_future(work(time_slices, clock, 4, log)) for _ in range(2)]
         await asyncio.sleep(0)
         worst = 0.0
         while not all(w.done() for w in late):
@@ -61,22 +61,22 @@ def test_a_turn_of_the_loop_does_not_grow_with_the_number_of_long_works() -> Non
 
 
 def test_one_that_is_cancelled_does_not_keep_the_others_waiting() -> None:
-    async def scenario(pace: Pace, clock: Clock) -> None:
-        first, second, third = (asyncio.ensure_future(pace.pause()) for _ in range(3))
+    async def scenario(time_slices: LoopTimeSlices, clock: Clock) -> None:
+        first, second, third = (asyncio.ensure_future(time_slices.pause()) for _ in range(3))
         await asyncio.sleep(0)
         first.cancel()
         await asyncio.gather(second, third)
-        assert pace.waiting_count == 0
+        assert time_slices.waiting_count == 0
 
     run(scenario)
 
 
 def test_begin_waits_only_when_the_slice_is_used_up() -> None:
-    async def scenario(pace: Pace, clock: Clock) -> None:
-        await pace.begin()
-        assert pace.waiting_count == 0
+    async def scenario(time_slices: LoopTimeSlices, clock: Clock) -> None:
+        await time_slices.begin()
+        assert time_slices.waiting_count == 0
         clock.now += SLICE_S
-        waiting = asyncio.ensure_future(pace.begin())
+        waiting = asyncio.ensure_future(time_slices.begin())
         await asyncio.sleep(0)
         await waiting
 

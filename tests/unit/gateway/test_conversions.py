@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.environment.pace import SLICE_S, Pace
+from sparklog.environment.time_slices import SLICE_S, LoopTimeSlices
 from sparklog.errors import CorruptBatchError, InvalidRequestError, InvalidTimestampError, MessageTooLargeError
 from sparklog.format.batch import encode_batch
 from sparklog.format.json_rows import SLICE_ROWS
@@ -112,12 +112,12 @@ def session_of(conversions: Conversions, broker: Broker, limits: Limits, info: T
     async def refusals(*_: Any) -> dict[str, Any]:
         return {}
 
-    pace = Pace(asyncio.get_running_loop(), clock=time.monotonic)
+    time_slices = LoopTimeSlices(asyncio.get_running_loop(), clock=time.monotonic)
     gateway = SimpleNamespace(
         topics=Topics(info or topic()),
         conversions=conversions,
         limits=limits,
-        pace=pace,
+        time_slices=time_slices,
         refusals=Refusals(time.monotonic),
     )
     permissions = SimpleNamespace(refusals=refusals)
@@ -227,7 +227,7 @@ def test_a_request_of_many_batches_is_converted_in_slices() -> None:
     async def body(conversions: Conversions, limits: Limits) -> None:
         session = session_of(conversions, Broker(), limits)
         now_s = itertools.count(step=SLICE_S / 2)  # each look at the clock takes half a slice
-        session.gateway.pace = Pace(asyncio.get_running_loop(), clock=lambda: next(now_s))
+        session.gateway.time_slices = LoopTimeSlices(asyncio.get_running_loop(), clock=lambda: next(now_s))
         batch = batch_of(write_small(None, [bytes(1_024)], [0]))
         sent = asyncio.create_task(send(session, *[batch] * 200))
         turns = 0

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from sparklog.environment.pace import Pace
+from sparklog.environment.time_slices import LoopTimeSlices
 from sparklog.errors import InvalidRequestError
 from sparklog.gateway.backend.read_epochs import ReadEpochs
 from sparklog.gateway.backend.topics import Topics
@@ -71,7 +71,7 @@ def session_of(broker: Broker) -> Any:
         conversions=Conversions(GatewayMemory(limits)),
         limits=limits,
         addresses=lambda *_: {},
-        pace=Pace(asyncio.get_running_loop(), clock=time.monotonic),
+        time_slices=LoopTimeSlices(asyncio.get_running_loop(), clock=time.monotonic),
         refusals=Refusals(time.monotonic),
     )
     return SimpleNamespace(

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from sparklog import errors
 from sparklog.environment.memory_budget import MemoryBudget
-from sparklog.environment.pace import Pace
+from sparklog.environment.time_slices import LoopTimeSlices
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.groups.runtime import Groups
 from sparklog.gateway.handlers import (
@@ -62,7 +62,7 @@ def answer_of(handler: Any, request: dict[str, Any], version: int, answers: dict
             groups=Groups(lambda: 0.0, MemoryBudget(MIB)),
             broker_id=0,
             addresses=lambda *_: {},
-            pace=Pace(asyncio.get_running_loop(), clock=lambda: 0.0),
+            time_slices=LoopTimeSlices(asyncio.get_running_loop(), clock=lambda: 0.0),
         )
         session = SimpleNamespace(gateway=gateway, broker=connection, listener=None, local=("h", 1))
         return await handler(session, request, version)

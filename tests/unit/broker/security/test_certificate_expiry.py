@@ -14,7 +14,7 @@ import pytest
 from sparklog_broker.config import make_config
 from sparklog_broker.network.connection import Connection, State
 from sparklog_broker.security.authenticator import Authenticator
-from sparklog_broker.security.certificate_expiry import LOOK_S
+from sparklog_broker.security.certificate_expiry import POLL_INTERVAL_S
 from sparklog_broker.security.users import Users
 
 from sparklog.errors import SaslAuthenticationFailedError
@@ -143,7 +143,7 @@ def test_a_clock_that_is_set_ahead_ends_them_soon(tmp_path: Path) -> None:
     door = Door(tmp_path)
     peer = door.comes(certificate(100))
     door.time.set_ahead_ms = 200 * HOUR_MS
-    door.time.advance(LOOK_S)
+    door.time.advance(POLL_INTERVAL_S)
     assert peer.state is State.CLOSED
 
 

@@ -110,7 +110,7 @@ def test_open_transactions_are_renewed_until_the_driver_is_gone_and_then_aborted
 ) -> None:
     driver = Process.of(sleeper.pid)
     assert driver is not None
-    keeper = Keeper(driver, renewal_s=0.0, look_s=0.001)
+    keeper = Keeper(driver, renewal_s=0.0, poll_interval_s=0.001)
     keeper.read(json.dumps(lease) for lease in (FIRST, SECOND))
     keeper.keep_until_gone()
     renewed = [name for what, name in broker.asked if what == "renew"]
@@ -121,7 +121,7 @@ def test_open_transactions_are_renewed_until_the_driver_is_gone_and_then_aborted
 def test_it_ends_when_all_has_ended(broker: Broker, sleeper: subprocess.Popen[bytes]) -> None:
     driver = Process.of(sleeper.pid)
     assert driver is not None
-    keeper = Keeper(driver, renewal_s=0.0, look_s=0.001)
+    keeper = Keeper(driver, renewal_s=0.0, poll_interval_s=0.001)
     keeper.read([json.dumps(FIRST)])
     keeper.keep_until_gone()
     assert broker.asked == [("renew", "first")] * 5
