@@ -280,7 +280,7 @@ class ServerConnection:
         self.client_id = self.gateway = ""
         self.is_gateway = False
         self.authentication = None
-        self.is_known = True
+        self.is_identified = True
         self.mute_ms = 0
         self.listener = self.local_socket = ""
         self._connection = connection

@@ -15,7 +15,7 @@ class Asking:
     client_id = gateway = ""
     is_gateway = False
     authentication = None
-    is_known = True
+    is_identified = True
     mute_ms = 0
     listener = local_socket = ""
     times = RequestTimes()
