@@ -216,10 +216,10 @@ class Gateway:
         if self._local:  # the broker knows the gateways of the others
             return {b.broker_id: Address(b.broker_id, b.host, b.port, b.rack or None) for b in brokers}
         own = self.own_address(listener, local)
-        found = {b.broker_id: Address(b.broker_id, b.host, own.port, b.rack or None) for b in brokers}
-        rack = found[self.broker_id].rack if self.broker_id in found else None
-        found[self.broker_id] = own._replace(rack=rack)
-        return found
+        addresses = {b.broker_id: Address(b.broker_id, b.host, own.port, b.rack or None) for b in brokers}
+        rack = addresses[self.broker_id].rack if self.broker_id in addresses else None
+        addresses[self.broker_id] = own._replace(rack=rack)
+        return addresses
 
     async def leave_groups(self) -> None:
         """Refuse the requests that wait in groups, because the gateway stops."""

@@ -67,10 +67,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line of a gateway that a broker has started. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="sparklog.gateway", description="Runs the gateway of the parent process.")
     parser.add_argument("--start-from", type=int, required=True, metavar="FD", help="descriptor with the settings")
-    given = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s", stream=sys.stderr)
     try:
-        start = decode_start(os.pread(given.start_from, os.fstat(given.start_from).st_size, 0))
+        start = decode_start(os.pread(parsed.start_from, os.fstat(parsed.start_from).st_size, 0))
     except (OSError, SparklogError) as e:
         print(f"error: {e}", file=sys.stderr, flush=True)
         return EXIT_USAGE

@@ -64,8 +64,8 @@ HANDLERS: dict[str, Handler] = {
 
 def served_apis() -> dict[int, ServedApi]:
     """Return all served APIs by their numbers."""
-    found = {}
+    apis = {}
     for name, handler in HANDLERS.items():
         message = messages()[REQUEST, name]
-        found[message.api_key] = ServedApi(Api(name, message.api_key, *message.versions), handler)
-    return found
+        apis[message.api_key] = ServedApi(Api(name, message.api_key, *message.versions), handler)
+    return apis

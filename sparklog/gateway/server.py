@@ -53,11 +53,11 @@ class GatewayServer:
     @property
     def addresses(self) -> list[str]:
         """Addresses of the listeners as HOST:PORT."""
-        found = []
+        addresses = []
         for _, sock in self._sockets:
             host, port = sock.getsockname()[:2]
-            found.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        return found
+            addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        return addresses
 
     async def start(self) -> None:
         """Start to accept connections. Raises OSError."""
@@ -93,7 +93,7 @@ class GatewayServer:
     def _on_connected(self, listener: Listener, stream: ClientStream) -> None:
         session = Session(self._gateway, listener, self._apis, stream)
         limits = self._gateway.limits
-        unknown = 0 if session.is_known else sum(not s.is_known for s in self._sessions)
+        unknown = 0 if session.is_identified else sum(not s.is_identified for s in self._sessions)
         if (
             len(self._sessions) >= limits.connections
             or self._hosts[session.peer_host] >= limits.connections_per_host

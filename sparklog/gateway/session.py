@@ -70,7 +70,7 @@ class Session:
         self.gateway = gateway
         self.listener = listener
         self.apis = apis
-        self.is_known = not listener.protocol.sasl
+        self.is_identified = not listener.protocol.sasl
         """True if the broker has authenticated the client, or the listener is without SASL."""
         self.client_id = ""
         self.ends_after_answer = False
@@ -137,7 +137,7 @@ class Session:
         if self._broker is None or self._broker.closed:
             async with self._connecting:
                 if self._broker is not None and self._broker.closed:
-                    if self.listener.protocol.sasl and self.is_known:
+                    if self.listener.protocol.sasl and self.is_identified:
                         # the broker knew the client through the connection that is gone
                         raise ConnectionEndError
                     self._broker = None
@@ -153,12 +153,12 @@ class Session:
     def _on_broker_ended(self, _: asyncio.Future[None]) -> None:
         """End the session with the broker's connection, if that has authenticated the client: the broker ends it with
         the lifetime of the client's credentials or certificate."""
-        if self._client.certificate or (self.listener.protocol.sasl and self.is_known):
+        if self._client.certificate or (self.listener.protocol.sasl and self.is_identified):
             self._stream.close()
 
     def refuse_authentication(self) -> None:
         """Treat the client as unknown, and end the session after the current answer."""
-        self.is_known = False
+        self.is_identified = False
         self.ends_after_answer = True
 
     async def run(self) -> None:
@@ -196,7 +196,7 @@ class Session:
     async def _serve_one(self) -> bool:
         """Read one request and answer it. A PRODUCE request is answered by a task, while the next request is read."""
         limits = self.gateway.limits
-        async with asyncio.timeout(limits.idle_s if self.is_known else self._time_to_authenticate_s()):
+        async with asyncio.timeout(limits.idle_s if self.is_identified else self._time_to_authenticate_s()):
             await self._stream.read_into(self._size)
             (size,) = _SIZE.unpack(self._size)
         self._check_size(size, limits.request_bytes)
@@ -209,7 +209,7 @@ class Session:
             name = served.api.name if served is not None else ""
             if name != PRODUCE:
                 self._check_size(size, limits.other_request_bytes)
-            if not self.is_known and name not in _BEFORE_AUTHENTICATION:
+            if not self.is_identified and name not in _BEFORE_AUTHENTICATION:
                 raise ConnectionEndError(f"API {head.api_key} before the authentication")
         except BaseException:
             request.release()
@@ -266,7 +266,7 @@ class Session:
 
     def request_bytes_max(self, size_max: int) -> int:
         """Return the largest size of a request in bytes: `size_max`, or less if the client has not authenticated."""
-        return size_max if self.is_known else min(size_max, self.gateway.limits.unknown_request_bytes)
+        return size_max if self.is_identified else min(size_max, self.gateway.limits.unknown_request_bytes)
 
     def _check_size(self, size: int, size_max: int) -> None:
         limit = self.request_bytes_max(size_max)

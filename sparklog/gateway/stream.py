@@ -29,7 +29,7 @@ class ClientStream(asyncio.BufferedProtocol):
         self._target: memoryview | None = None
         """The view that a waiting reader wants filled; None: bytes go to `_ahead`."""
         self._filled = 0
-        self._wanted = 0
+        self._awaited_bytes = 0
         """Number of bytes in `_ahead` for which a reader waits."""
         self._arrival: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
@@ -61,12 +61,12 @@ class ClientStream(asyncio.BufferedProtocol):
                 self._target, self._filled = view, filled
                 await self._arrival
             else:
-                self._wanted = missing
+                self._awaited_bytes = missing
                 await self._arrival
                 self._take(view[filled:])
         finally:
             self._target = self._arrival = None
-            self._wanted = 0
+            self._awaited_bytes = 0
 
     def _take(self, view: memoryview) -> int:
         """Copy bytes that have been received ahead into `view`. Returns their number."""
@@ -142,8 +142,8 @@ class ClientStream(asyncio.BufferedProtocol):
         self._end += nbytes
         if self._ahead is not None and self._end == len(self._ahead):
             self._transport.pause_reading()
-        if self._wanted and self._end - self._start >= self._wanted:
-            self._wanted = 0
+        if self._awaited_bytes and self._end - self._start >= self._awaited_bytes:
+            self._awaited_bytes = 0
             self._arrive()
 
     def eof_received(self) -> bool:

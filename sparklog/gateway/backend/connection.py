@@ -36,7 +36,7 @@ ANSWER_BYTES_MAX = 1100 * 1024 * 1024
 """Largest answer in bytes. The broker answers a fetch with at most `fetch.max.bytes` or one larger batch, and both are
 limited to 1 GiB."""
 CONNECT_TIMEOUT_S = 10.0
-NOBODY = OnBehalf("127.0.0.1", 0, "127.0.0.1", 0)
+NO_CLIENT = OnBehalf("127.0.0.1", 0, "127.0.0.1", 0)
 """The client in the preamble of the gateway's own connection, which asks for the broker's id."""
 HELD_BYTES_MIN = 64 * 1024
 """Size in bytes from which an answer takes memory of the gateway's budget, until `release`."""
@@ -112,8 +112,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         gateway: str = "",
     ) -> BrokerConnection:
         """Connect and send the HANDSHAKE. `client_id`: name of the client for quotas and logs; "": none. `client`: the
-        client of a preamble; None for NOBODY. Without a preamble it is not used. `gateway`: name of a gateway that was
-        started by hand; "" for the broker's own gateway. Raises BrokerNotAvailableError and SparklogError."""
+        client of a preamble; None for NO_CLIENT. Without a preamble it is not used. `gateway`: name of a gateway that
+        was started by hand; "" for the broker's own gateway. Raises BrokerNotAvailableError and SparklogError."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -123,7 +123,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
                     )
                     enlarge_send_buffer(connection._transport.get_extra_info("socket"))
                     if place.takes_preamble:
-                        connection._transport.write(encode_preamble(client or NOBODY))
+                        connection._transport.write(encode_preamble(client or NO_CLIENT))
                 else:
                     _, connection = await loop.create_connection(
                         lambda: cls(place, memory), place.host, place.port, ssl=place.context

@@ -56,9 +56,9 @@ class ReadEpochs:
                 self._remember(key, last)
         if not suspects:
             return
-        wanted = [EpochPartition(*key, _UNKNOWN, self._epochs.pop(key)) for key in suspects]
+        partitions = [EpochPartition(*key, _UNKNOWN, self._epochs.pop(key)) for key in suspects]
         answer = await connection.ask(
-            Api.OFFSETS_FOR_LEADER_EPOCH, OffsetsForLeaderEpochRequest(wanted), OffsetsForLeaderEpochResponse
+            Api.OFFSETS_FOR_LEADER_EPOCH, OffsetsForLeaderEpochRequest(partitions), OffsetsForLeaderEpochResponse
         )
         for end in answer.results:
             key = end.topic, end.partition

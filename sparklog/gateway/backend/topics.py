@@ -45,16 +45,16 @@ class Topics:
     async def get(self, connection: BrokerConnection, name: str) -> TopicInfo:
         """Return a topic, from the cache if it is new enough. Raises UnknownTopicOrPartitionError, and the broker's
         errors."""
-        found = self._by_name.get(name)
-        if found is None:
+        cached = self._by_name.get(name)
+        if cached is None:
             return await self.look_up(connection, name)
         if name in self._doubted:
             return await self.renewed(connection, name)
-        return found[1] if self._clock_s() - found[0] < KEPT_S else await self.look_up(connection, name)
+        return cached[1] if self._clock_s() - cached[0] < KEPT_S else await self.look_up(connection, name)
 
     async def look_up(self, connection: BrokerConnection, name: str) -> TopicInfo:
         """Ask the broker for a topic, and cache it. Raises the errors of `get`."""
-        asked_s = self._clock_s()
+        requested_s = self._clock_s()
         answer = await read_metadata(connection, MetadataRequest([name], paged=True))
         state = next((t for t in answer.topics if t.name == name), None)
         if state is None or state.error_code:
@@ -63,7 +63,7 @@ class Topics:
                 self.forget(name)
             raise error_from_code(code, f"topic {name!r} cannot be used: the broker answered error {code}")
         info = topic_info(state)
-        self._by_name[name] = asked_s, info
+        self._by_name[name] = requested_s, info
         self._by_name.move_to_end(name)
         self._doubted.discard(name)
         if len(self._by_name) > TOPICS_KEPT_MAX:
@@ -85,8 +85,8 @@ class Topics:
 
     def peek(self, name: str) -> TopicInfo | None:
         """Return the cached topic, of any age; None if it is not cached."""
-        found = self._by_name.get(name)
-        return None if found is None else found[1]
+        cached = self._by_name.get(name)
+        return None if cached is None else cached[1]
 
     def forget(self, name: str) -> None:
         """Remove a topic from the cache."""

@@ -91,10 +91,10 @@ class ClassicGroup:
         return Kafka.GROUP_MAX_SIZE_REACHED if size > METADATA_BYTES_MAX else None
 
     def _join_new(self, join: Join, token: Any, now_ms: int) -> list[Reply]:
-        known = self._static.get(join.instance_id) if join.instance_id is not None else None
+        predecessor = self._static.get(join.instance_id) if join.instance_id is not None else None
         member_id = f"{join.instance_id or join.client_id or 'member'}-{self._new_id()}"
-        if known is not None:
-            return self._replace_static(known, member_id, join, token, now_ms)
+        if predecessor is not None:
+            return self._replace_static(predecessor, member_id, join, token, now_ms)
         if join.instance_id is None and join.needs_member_id:
             if len(self._pending) >= PENDING_MAX:
                 return [Reply(token, JoinAnswer(Kafka.GROUP_MAX_SIZE_REACHED))]
@@ -103,13 +103,13 @@ class ClassicGroup:
             return [Reply(token, JoinAnswer(Kafka.MEMBER_ID_REQUIRED, member_id))]
         return self._add_and_rebalance(member_id, join, token, now_ms)
 
-    def _replace_static(self, known: str, member_id: str, join: Join, token: Any, now_ms: int) -> list[Reply]:
+    def _replace_static(self, predecessor: str, member_id: str, join: Join, token: Any, now_ms: int) -> list[Reply]:
         """Replace a static member after its restart. It keeps its place in the group under a new id; its former id is
         fenced."""
-        member = self.members.pop(known)
+        member = self.members.pop(predecessor)
         replies = self._refuse_waiting(member, Kafka.FENCED_INSTANCE_ID)
         before = self.protocol
-        was_leader = self.leader == known
+        was_leader = self.leader == predecessor
         member.member_id = member_id
         self.members[member_id] = member
         assert join.instance_id is not None
@@ -124,7 +124,7 @@ class ClassicGroup:
         # clients before version 9 take a leader's id of their own as an order to assign: they get the old id
         leader = self.leader or ""
         if was_leader and not join.can_skip_assignment:
-            leader = known
+            leader = predecessor
         joined = self._join_answer(member)._replace(
             leader=leader, members=self._member_list() if was_leader and join.can_skip_assignment else (),
             skip_assignment=was_leader and join.can_skip_assignment,
@@ -290,10 +290,10 @@ class ClassicGroup:
             if sum(len(data) for _, data in assignments) > METADATA_BYTES_MAX:
                 member.sync_token = None
                 return [*replies, Reply(token, SyncAnswer(Kafka.GROUP_MAX_SIZE_REACHED))]
-            given = dict(assignments)
+            by_member = dict(assignments)
             self.state = GroupState.STABLE
             for one in self.members.values():
-                one.assignment = given.get(one.member_id, b"")
+                one.assignment = by_member.get(one.member_id, b"")
                 if one.sync_token is not None:
                     replies.append(Reply(one.sync_token, self._sync_answer(one)))
                     one.sync_token = None

@@ -182,8 +182,8 @@ class Groups:
         if group.state is GroupState.DEAD or (not group.members and deadline_ms is None):
             self._groups.pop(group.group_id, None)
         elif deadline_ms is not None:
-            left_s = max(deadline_ms - self.now_ms, 1) / 1000
-            self._timers[group.group_id] = asyncio.get_running_loop().call_later(left_s, self._expire, group)
+            remaining_s = max(deadline_ms - self.now_ms, 1) / 1000
+            self._timers[group.group_id] = asyncio.get_running_loop().call_later(remaining_s, self._expire, group)
 
     def _expire(self, group: ClassicGroup) -> None:
         if self._groups.get(group.group_id) is group:

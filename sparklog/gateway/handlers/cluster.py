@@ -41,11 +41,11 @@ async def describe_cluster(session: Session, request: Body, version: int) -> Bod
 async def describe_log_dirs(session: Session, request: Body, version: int) -> Body:
     """Describe the log directories of the gateway's broker. The answer lists all partitions in the first directory,
     because the broker reports the size of a partition over all directories."""
-    wanted = None if request["topics"] is None else {t["topic"]: set(t["partitions"]) for t in request["topics"]}
+    requested = None if request["topics"] is None else {t["topic"]: set(t["partitions"]) for t in request["topics"]}
     broker = await session.broker()
     try:
         dirs = await broker.ask(Api.DESCRIBE_LOG_DIRS, DescribeLogDirsRequest(), DescribeLogDirsResponse)
-        names = None if wanted is None else [n for n in wanted if is_topic_name(n)]
+        names = None if requested is None else [n for n in requested if is_topic_name(n)]
         answer = await read_topics(broker, names)
     except SparklogError as e:
         return {"error_code": code_of(e), "results": []}
@@ -60,7 +60,7 @@ async def describe_log_dirs(session: Session, request: Body, version: int) -> Bo
                     "is_future_key": False,
                 }
                 for p in t.partitions
-                if p.size_bytes >= 0 and (wanted is None or p.partition in wanted.get(t.name, ()))
+                if p.size_bytes >= 0 and (requested is None or p.partition in requested.get(t.name, ()))
             ],
         }
         for t in answer.topics

@@ -34,7 +34,7 @@ PAGES_MAX = 10_000
 def committable(topics: list[Body], outcomes: dict[tuple[str, int], Kafka]) -> list[CommittedOffset]:
     """Return the offsets of a request that the broker can store. The errors of the others are added to `outcomes`, by
     topic and partition."""
-    found = []
+    offsets = []
     for topic in topics:
         for p in topic["partitions"]:
             key = topic["name"], p["partition_index"]
@@ -47,8 +47,8 @@ def committable(topics: list[Body], outcomes: dict[tuple[str, int], Kafka]) -> l
                 outcomes[key] = Kafka.OFFSET_OUT_OF_RANGE
             else:
                 epoch = p.get("committed_leader_epoch", -1)
-                found.append(CommittedOffset(*key, p["committed_offset"], epoch, metadata))
-    return found
+                offsets.append(CommittedOffset(*key, p["committed_offset"], epoch, metadata))
+    return offsets
 
 
 def commit_answer(topics: list[Body], outcomes: dict[tuple[str, int], Kafka], default: Kafka) -> list[Body]:
@@ -136,24 +136,28 @@ async def _fetch(
 ) -> tuple[Kafka, list[Body]]:
     if not is_group_id(group_id):
         return Kafka.INVALID_GROUP_ID, []
-    wanted = None
+    requested_topics = None
     if topics is not None:
-        wanted = [
+        requested_topics = [
             TopicPartitions(t["name"], sorted({p for p in t["partition_indexes"] if is_partition(t["name"], p)}))
             for t in topics
             if is_topic_name(t["name"])
         ]
     try:
         check_entry(index)
-        found = await _read(session, OffsetFetchRequest(group_id, wanted, stable)) if wanted != [] else []
+        offsets = (
+            await _read(session, OffsetFetchRequest(group_id, requested_topics, stable))
+            if requested_topics != []
+            else []
+        )
     except GroupIdNotFoundError:
-        found = []
+        offsets = []
     except SparklogError as e:
         return coordinator_code(e), []
-    by_key = {(o.topic, o.partition): o for o in found}
+    by_key = {(o.topic, o.partition): o for o in offsets}
     if topics is None:
         names: dict[str, list[Body]] = {}
-        for offset in found:
+        for offset in offsets:
             names.setdefault(offset.topic, []).append(_offset(offset.partition, offset))
         return Kafka.NONE, [{"name": name, "partitions": partitions} for name, partitions in names.items()]
     return Kafka.NONE, [
@@ -169,22 +173,22 @@ async def _read(session: Session, request: OffsetFetchRequest) -> list[FetchedOf
     """Return all committed offsets, which the broker sends in pages. Raises the broker's errors."""
     broker = await session.broker()
     request.paged = True
-    found: list[FetchedOffset] = []
+    offsets: list[FetchedOffset] = []
     for _ in range(PAGES_MAX):
         answer = await broker.ask(Api.OFFSET_FETCH, request, OffsetFetchResponse)
-        found += answer.offsets
+        offsets += answer.offsets
         if not answer.more or not answer.offsets:
-            return found
+            return offsets
         if request.partitions is None:
             request.after_topic, request.after_partition = answer.offsets[-1].topic, answer.offsets[-1].partition
         else:
-            known = {(o.topic, o.partition) for o in found}
+            seen = {(o.topic, o.partition) for o in offsets}
             request.partitions = [
                 TopicPartitions(t.topic, rest)
                 for t in request.partitions
-                if (rest := [p for p in t.partitions if (t.topic, p) not in known])
+                if (rest := [p for p in t.partitions if (t.topic, p) not in seen])
             ]
-    return found
+    return offsets
 
 
 def _offset(partition: int, offset: FetchedOffset | None) -> Body:

@@ -48,13 +48,13 @@ _TYPES = {bool: 1, str: 2, int: 5, float: 6}
 
 def config_entries(state: TopicState, names: list[str] | None = None) -> list[Body]:
     """Return the settings of a topic as Kafka's entries. `names` None: all settings."""
-    found = []
+    entries = []
     for name, setting in settings_of(Scope.TOPIC).items():
         if names is None or name in names:
-            found.append(_entry(setting, state))
+            entries.append(_entry(setting, state))
     for name, (value, reason) in FIXED.items():
         if names is None or name in names:
-            found.append(
+            entries.append(
                 {
                     "name": name,
                     "value": value,
@@ -65,13 +65,13 @@ def config_entries(state: TopicState, names: list[str] | None = None) -> list[Bo
                     "documentation": f"Fixed: {reason}.",
                 }
             )
-    return found
+    return entries
 
 
 def _entry(setting: Setting, state: TopicState) -> Body:
     name = setting.name
     sources = [(TOPIC_SOURCE, state.configs), (BROKER_SOURCE, state.broker_defaults)]
-    values = [(source, given[name]) for source, given in sources if name in given]
+    values = [(source, settings[name]) for source, settings in sources if name in settings]
     values.append((DEFAULT_SOURCE, setting.default))
     source, value = values[0]
     return {
@@ -88,7 +88,7 @@ def _entry(setting: Setting, state: TopicState) -> Body:
 
 async def describe_configs(session: Session, request: Body, version: int) -> Body:
     """Describe the settings of topics and of the gateway's broker. Secrets have no value."""
-    found = []
+    results = []
     for i, resource in enumerate(request["resources"]):
         outcome: Body = {
             "error_code": Kafka.NONE,
@@ -106,8 +106,8 @@ async def describe_configs(session: Session, request: Body, version: int) -> Bod
             outcome["configs"] = [{**entry, "synonyms": []} for entry in outcome["configs"]]
         if not request.get("include_documentation"):
             outcome["configs"] = [{**entry, "documentation": None} for entry in outcome["configs"]]
-        found.append(outcome)
-    return {"results": found}
+        results.append(outcome)
+    return {"results": results}
 
 
 async def _described(session: Session, resource: Body) -> list[Body]:
@@ -204,16 +204,16 @@ def _changed_list(state: TopicState, name: str, value: str, *, append: bool) -> 
     if entry is None or name != "cleanup.policy":
         raise InvalidConfigError(f"{name} is no list: set it as a whole")
     parts = [p for p in str(entry["value"]).split(",") if p]
-    given = [p.strip() for p in value.split(",") if p.strip()]
-    kept = parts + [p for p in given if p not in parts] if append else [p for p in parts if p not in given]
+    named = [p.strip() for p in value.split(",") if p.strip()]
+    kept = parts + [p for p in named if p not in parts] if append else [p for p in parts if p not in named]
     return ",".join(sorted(kept))
 
 
-def parse_configs(given: dict[str, str | None], *, keep_null: bool = False) -> dict[str, Any]:
+def parse_configs(configs: dict[str, str | None], *, keep_null: bool = False) -> dict[str, Any]:
     """Return a topic's settings as `parse_settings`. Raises InvalidConfigError, also for too many settings."""
-    if len(given) > CONFIGS_MAX:
-        raise InvalidConfigError(f"{len(given)} settings; at most {CONFIGS_MAX} are allowed")
-    return parse_settings(given, keep_null=keep_null)
+    if len(configs) > CONFIGS_MAX:
+        raise InvalidConfigError(f"{len(configs)} settings; at most {CONFIGS_MAX} are allowed")
+    return parse_settings(configs, keep_null=keep_null)
 
 
 async def _alter_broker(session: Session, name: str, configs: list[Body], *, validate_only: bool) -> None:
@@ -233,7 +233,7 @@ async def _alter_broker(session: Session, name: str, configs: list[Body], *, val
 
 
 async def _alter(session: Session, request: Body, change: Any, *, of_brokers: bool = False) -> Body:
-    found = []
+    responses = []
     for i, resource in enumerate(request["resources"]):
         kind, name = resource["resource_type"], resource["resource_name"]
         outcome: Body = {
@@ -246,7 +246,7 @@ async def _alter(session: Session, request: Body, change: Any, *, of_brokers: bo
             check_entry(i)
             if kind == BROKER and of_brokers:
                 await _alter_broker(session, name, resource["configs"], validate_only=request["validate_only"])
-                found.append(outcome)
+                responses.append(outcome)
                 continue
             if kind != TOPIC:
                 raise InvalidRequestError(
@@ -260,5 +260,5 @@ async def _alter(session: Session, request: Body, change: Any, *, of_brokers: bo
                 session.gateway.topics.forget(name)
         except SparklogError as e:
             outcome |= {"error_code": code_of(e), "error_message": text_of(e)}
-        found.append(outcome)
-    return {"responses": found}
+        responses.append(outcome)
+    return {"responses": responses}

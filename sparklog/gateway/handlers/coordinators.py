@@ -48,18 +48,18 @@ async def _find(session: Session, key: str, kind: int, index: int = 0) -> Body:
     try:
         check_entry(index)
         _check_key(key, kind)
-        found = await ask_coordinator(session, key, kind)
+        coordinator = await ask_coordinator(session, key, kind)
     except SparklogError as e:
         code = coordinator_code(e)
         if code is Kafka.NOT_COORDINATOR:
             code = Kafka.COORDINATOR_NOT_AVAILABLE  # any broker may be asked for the coordinator
         return {"error_code": code, "error_message": text_of(e), "node_id": -1, "host": "", "port": -1}
     gateway = session.gateway
-    if found.broker_id == gateway.broker_id or not found.host:
+    if coordinator.broker_id == gateway.broker_id or not coordinator.host:
         address = gateway.own_address(session.listener, session.local)
     else:
-        brokers = [BrokerEndpoint(found.broker_id, found.host, found.port)]
-        address = gateway.addresses(brokers, session.listener, session.local)[found.broker_id]
+        brokers = [BrokerEndpoint(coordinator.broker_id, coordinator.host, coordinator.port)]
+        address = gateway.addresses(brokers, session.listener, session.local)[coordinator.broker_id]
     return {
         "error_code": Kafka.NONE,
         "error_message": None,
@@ -108,10 +108,10 @@ async def refuse_group(session: Session, group_id: str) -> Kafka | None:
         return None
     checks.forget(key)
     try:
-        found = await ask_coordinator(session, group_id, GROUP)
+        coordinator = await ask_coordinator(session, group_id, GROUP)
     except SparklogError as e:
         return coordinator_code(e)
-    if found.broker_id != session.gateway.broker_id:
+    if coordinator.broker_id != session.gateway.broker_id:
         session.gateway.groups.drop(group_id, Kafka.NOT_COORDINATOR)
         return Kafka.NOT_COORDINATOR
     leave = GroupHeartbeatRequest(group_id, _NO_MEMBER, _LEAVES)

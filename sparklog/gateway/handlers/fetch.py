@@ -46,20 +46,20 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
     if request.get("session_id", NO_SESSION) != NO_SESSION:
         return {"error_code": Kafka.FETCH_SESSION_ID_NOT_FOUND, "responses": []}
     isolation = READ_COMMITTED if request["isolation_level"] == READ_COMMITTED else 0
-    asked = [(t["topic"], p) for t in request["topics"] for p in t["partitions"]]
-    wanted = [_partition(name, p) for name, p in asked if is_partition(name, p["partition"])]
+    requested = [(t["topic"], p) for t in request["topics"] for p in t["partitions"]]
+    partitions = [_partition(name, p) for name, p in requested if is_partition(name, p["partition"])]
     results: dict[tuple[str, int], FetchResult] = {}
     payloads: dict[tuple[str, int], memoryview] = {}
     throttle_ms = 0
-    if wanted:
+    if partitions:
         limit = min(max(request["max_bytes"], 0), session.gateway.limits.fetch_bytes)
-        wait_ms_max = WAIT_MS_MAX if len(wanted) <= LONG_PARTITIONS else LONG_WAIT_MS_MAX
+        wait_ms_max = WAIT_MS_MAX if len(partitions) <= LONG_PARTITIONS else LONG_WAIT_MS_MAX
         message = FetchRequest(
             min(max(request["max_wait_ms"], 0), wait_ms_max),
             min(max(request["min_bytes"], 0), limit),
             max(limit, 1),
             isolation,
-            wanted[:PARTITIONS_PER_REQUEST_MAX],
+            partitions[:PARTITIONS_PER_REQUEST_MAX],
             request.get("rack_id") or "",
         )
         broker = await session.broker()
@@ -67,7 +67,7 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
             answer, payload = await broker.request(Api.FETCH, message, FetchResponse)
         except SparklogError as e:
             return _failed(request, code_of(e, of_partition=True))
-        await share_turns(session, len(wanted))
+        await share_turns(session, len(partitions))
         throttle_ms = answer.throttle_ms
         for result, part in _cut(answer, payload):
             results[result.topic, result.partition] = result
@@ -76,34 +76,34 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
             await session.read_epochs.refuse_gone(broker, message.partitions, results, payloads)
         except SparklogError as e:
             return _failed(request, code_of(e, of_partition=True))
-    starts = {(p.topic, p.partition): p.fetch_offset for p in wanted}
+    starts = {(p.topic, p.partition): p.fetch_offset for p in partitions}
     converted = await _convert(session, payloads, starts, has_zstd=version >= ZSTD_FROM)
-    left_out = {(p.topic, p.partition) for p in wanted[PARTITIONS_PER_REQUEST_MAX:]}
+    postponed = {(p.topic, p.partition) for p in partitions[PARTITIONS_PER_REQUEST_MAX:]}
 
     def outcome(topic: str, partition: int) -> Body:
         key = topic, partition
-        if key in left_out:
+        if key in postponed:
             return _error(partition, Kafka.INVALID_REQUEST)
         if key not in results:
             return _error(partition, missing_code(topic))
         return _answer(session, partition, results[key], converted.get(key, []), isolation=isolation)
 
-    found = []
+    topics = []
     for t in request["topics"]:
         outcomes = await session.gateway.time_slices.list_of(
             outcome(t["topic"], p["partition"]) for p in t["partitions"]
         )
-        found.append({"topic": t["topic"], "partitions": outcomes})
-    return {"throttle_time_ms": throttle_ms, "error_code": Kafka.NONE, "session_id": NO_SESSION, "responses": found}
+        topics.append({"topic": t["topic"], "partitions": outcomes})
+    return {"throttle_time_ms": throttle_ms, "error_code": Kafka.NONE, "session_id": NO_SESSION, "responses": topics}
 
 
-def _partition(name: str, asked: Body) -> FetchPartition:
+def _partition(name: str, requested: Body) -> FetchPartition:
     return FetchPartition(
         name,
-        asked["partition"],
-        asked["fetch_offset"],
-        max(asked["partition_max_bytes"], 0),
-        asked.get("current_leader_epoch", -1),
+        requested["partition"],
+        requested["fetch_offset"],
+        max(requested["partition_max_bytes"], 0),
+        requested.get("current_leader_epoch", -1),
     )
 
 
@@ -139,26 +139,26 @@ def _error(partition: int, code: Kafka) -> Body:
 
 def _answer(session: Session, partition: int, result: FetchResult, converted: _Converted, *, isolation: int) -> Body:
     code = kafka_code(result.error_code, of_partition=True)
-    found = _error(partition, code) | {
+    outcome = _error(partition, code) | {
         "high_watermark": result.high_watermark,
         "last_stable_offset": result.last_stable_offset,
         "log_start_offset": result.log_start_offset,
         "preferred_read_replica": result.preferred_replica,
     }
     if result.leader_id >= 0 and code:
-        found["current_leader"] = {"leader_id": result.leader_id, "leader_epoch": result.leader_epoch}
+        outcome["current_leader"] = {"leader_id": result.leader_id, "leader_epoch": result.leader_epoch}
     if isolation == READ_COMMITTED:
-        found["aborted_transactions"] = [
+        outcome["aborted_transactions"] = [
             {"producer_id": a.producer_id, "first_offset": a.first_offset} for a in result.aborted
         ]
     if isinstance(converted, CorruptBatchError):
         session.gateway.topics.doubt(result.topic)  # it may have been deleted and created with other columns
-        return found | {"error_code": Kafka.CORRUPT_MESSAGE}
+        return outcome | {"error_code": Kafka.CORRUPT_MESSAGE}
     if isinstance(converted, UnsupportedCodecError):
-        return found | {"error_code": Kafka.UNSUPPORTED_COMPRESSION_TYPE}
+        return outcome | {"error_code": Kafka.UNSUPPORTED_COMPRESSION_TYPE}
     if isinstance(converted, SparklogError):
-        return found | {"error_code": code_of(converted, of_partition=True)}
-    return found | {"records": converted} if converted else found
+        return outcome | {"error_code": code_of(converted, of_partition=True)}
+    return outcome | {"records": converted} if converted else outcome
 
 
 async def _convert(
@@ -168,16 +168,16 @@ async def _convert(
     an answer, a partition has no batches: the client fetches them next. The session holds the size of the batches until
     the answer is sent."""
     topics = session.gateway.topics
-    wanted = [key for key, payload in payloads.items() if len(payload)]
-    found: dict[_Partition, _Converted] = {}
-    if not wanted:
-        return found
+    remaining = [key for key, payload in payloads.items() if len(payload)]
+    converted: dict[_Partition, _Converted] = {}
+    if not remaining:
+        return converted
     broker = await session.broker()
     for look_up in (topics.get, topics.renewed):
         states: dict[str, TopicInfo | SparklogError] = {}
-        known: dict[_Partition, TopicInfo] = {}
-        for key in wanted:
-            found.pop(key, None)
+        described: dict[_Partition, TopicInfo] = {}
+        for key in remaining:
+            converted.pop(key, None)
             name = key[0]
             if name not in states:
                 try:
@@ -186,39 +186,41 @@ async def _convert(
                     states[name] = without_frames(e)
             state = states[name]
             if isinstance(state, SparklogError):
-                found[key] = state
+                converted[key] = state
             else:
-                known[key] = state
-        if known:
-            await _convert_known(session, known, payloads, starts, found, has_zstd=has_zstd)
-        wanted = [key for key in known if isinstance(found.get(key), UnknownSchemaError)]  # they have newer schemas
-        if not wanted:
+                described[key] = state
+        if described:
+            await _convert_described(session, described, payloads, starts, converted, has_zstd=has_zstd)
+        remaining = [
+            key for key in described if isinstance(converted.get(key), UnknownSchemaError)
+        ]  # they have newer schemas
+        if not remaining:
             break
-    return found
+    return converted
 
 
-async def _convert_known(
+async def _convert_described(
     session: Session,
-    known: dict[_Partition, TopicInfo],
+    topics: dict[_Partition, TopicInfo],
     payloads: dict[_Partition, memoryview],
     starts: dict[_Partition, int],
-    found: dict[_Partition, _Converted],
+    outcomes: dict[_Partition, _Converted],
     *,
     has_zstd: bool,
 ) -> None:
-    """Convert the batches of the `known` topics into `found`. Waits for no answer of the broker."""
+    """Convert the batches of `topics` into `outcomes`. Waits for no answer of the broker."""
     conversions = session.gateway.conversions
     limit = session.gateway.limits.fetch_bytes
-    room = limit - _size(found)
-    if sum(len(payloads[key]) for key in known) <= INLINE_BYTES:
-        converted = _convert_inline(known, payloads, starts, has_zstd=has_zstd)
+    room = limit - _size(outcomes)
+    if sum(len(payloads[key]) for key in topics) <= INLINE_BYTES:
+        converted = _convert_inline(topics, payloads, starts, has_zstd=has_zstd)
         if converted is not None:
-            found |= converted
+            outcomes |= converted
             return
     await session.hold_answer(limit)
     async with conversions.turn():
         converted = {}
-        for key, topic in known.items():
+        for key, topic in topics.items():
             if room <= 0:
                 break
             convert = partial(
@@ -233,18 +235,18 @@ async def _convert_known(
             else:
                 converted[key] = parts
                 room -= sum(map(len, parts))
-        found |= converted
+        outcomes |= converted
 
 
 def _convert_inline(
-    known: dict[_Partition, TopicInfo],
+    topics: dict[_Partition, TopicInfo],
     payloads: dict[_Partition, memoryview],
     starts: dict[_Partition, int],
     *,
     has_zstd: bool,
 ) -> dict[_Partition, _Converted] | None:
     """Convert a small answer on the event loop. Returns None for an answer that is large after decompression."""
-    found: dict[_Partition, _Converted] = {}
+    outcomes: dict[_Partition, _Converted] = {}
     room = INLINE_CONVERSION_BYTES
 
     def inline(size_bytes: int, convert: Callable[[], list[Part]]) -> list[Part]:
@@ -254,17 +256,17 @@ def _convert_inline(
             raise MessageTooLargeError("the answer is not converted on the event loop")
         return convert()
 
-    for key, topic in known.items():
+    for key, topic in topics.items():
         try:
-            found[key] = client_batches(
+            outcomes[key] = client_batches(
                 payloads[key], topic.schema_of, _rows_of(topic), within=inline,
                 codec=codec_of_topic(topic.compression_type), has_zstd=has_zstd, start_offset=starts[key],
             )  # fmt: skip
         except MessageTooLargeError:
             return None
         except SparklogError as e:
-            found[key] = without_frames(e)
-    return found
+            outcomes[key] = without_frames(e)
+    return outcomes
 
 
 def _size(converted: dict[_Partition, _Converted]) -> int:

@@ -43,27 +43,27 @@ def classic_state(state: str) -> str:
 async def list_groups(session: Session, request: Body, version: int) -> Body:
     """List the groups that the gateway's broker coordinates."""
     broker = await session.broker()
-    found: dict[str, Body] = {}
+    listed: dict[str, Body] = {}
     message = ListGroupsRequest(paged=True)
     try:
         while True:
             answer = await broker.ask(Api.LIST_GROUPS, message, ListGroupsResponse)
             for group in answer.groups:
-                found[group.group_id] = _listed(group.group_id, classic_state(group.state), CONSUMER)
+                listed[group.group_id] = _listed(group.group_id, classic_state(group.state), CONSUMER)
             if not answer.more or not answer.groups:
                 break
             message.after = answer.groups[-1].group_id
     except SparklogError as e:
         return {"error_code": code_of(e), "groups": []}
     for classic in await _visible_groups(session):
-        found[classic.group_id] = _listed(classic.group_id, classic.state, classic.protocol_type or "")
+        listed[classic.group_id] = _listed(classic.group_id, classic.state, classic.protocol_type or "")
     states = {s.lower() for s in request.get("states_filter", ())}
     types = {t.lower() for t in request.get("types_filter", ())}
     return {
         "error_code": Kafka.NONE,
         "groups": [
             group
-            for group in found.values()
+            for group in listed.values()
             if (not states or group["group_state"].lower() in states) and (not types or "classic" in types)
         ],
     }
@@ -71,7 +71,7 @@ async def list_groups(session: Session, request: Body, version: int) -> Body:
 
 async def _visible_groups(session: Session) -> list[ClassicGroup]:
     """Return the gateway's groups that the client may describe."""
-    found: list[ClassicGroup] = []
+    visible: list[ClassicGroup] = []
     groups = session.gateway.groups.all()
     broker = await session.broker()
     for start in range(0, len(groups), DESCRIBED_AT_ONCE):
@@ -79,8 +79,8 @@ async def _visible_groups(session: Session) -> list[ClassicGroup]:
         message = DescribeGroupsRequest(list(some), paged=True)
         for details in (await broker.ask(Api.DESCRIBE_GROUPS, message, DescribeGroupsResponse)).groups:
             if details.error_code in (0, GroupIdNotFoundError.code) and details.group_id in some:
-                found.append(some[details.group_id])
-    return found
+                visible.append(some[details.group_id])
+    return visible
 
 
 def _listed(group_id: str, state: str, protocol_type: str) -> Body:
@@ -89,10 +89,10 @@ def _listed(group_id: str, state: str, protocol_type: str) -> Body:
 
 async def describe_groups(session: Session, request: Body, version: int) -> Body:
     """Describe the members of groups with their assignments."""
-    found = []
+    groups = []
     for i, group_id in enumerate(request["groups"]):
-        found.append(await _described(session, group_id, i))
-    return {"groups": found}
+        groups.append(await _described(session, group_id, i))
+    return {"groups": groups}
 
 
 async def _described(session: Session, group_id: str, index: int) -> Body:
@@ -188,10 +188,10 @@ def _assigned(partitions: list[TopicPartitions]) -> list[Body]:
 
 async def delete_groups(session: Session, request: Body, version: int) -> Body:
     """Delete groups that have no members, together with their offsets."""
-    found = []
+    results = []
     for i, group_id in enumerate(request["groups_names"]):
-        found.append({"group_id": group_id, "error_code": await _delete(session, group_id, i)})
-    return {"results": found}
+        results.append({"group_id": group_id, "error_code": await _delete(session, group_id, i)})
+    return {"results": results}
 
 
 async def _delete(session: Session, group_id: str, index: int) -> Kafka:

@@ -41,21 +41,21 @@ _FORMAT_2 = ("0.11", "1.", "2.", "3.")
 """Beginnings of the values of `message.format.version` that mean message format 2."""
 
 
-def parse_settings(given: Mapping[str, str | None], *, keep_null: bool = False) -> dict[str, Any]:
+def parse_settings(texts: Mapping[str, str | None], *, keep_null: bool = False) -> dict[str, Any]:
     """Return a topic's settings from Kafka's texts. A setting with the text None is left out, or with `keep_null` is
     None in the result. Raises InvalidConfigError."""
-    known = settings_of(Scope.TOPIC)
-    found: dict[str, Any] = {}
-    for name, text in given.items():
+    settings = settings_of(Scope.TOPIC)
+    parsed: dict[str, Any] = {}
+    for name, text in texts.items():
         if name in FIXED:
             _check_fixed(name, text)
-        elif name not in known:
-            raise InvalidConfigError(f"unknown topic setting {name!r}; known are {', '.join([*known, *FIXED])}")
+        elif name not in settings:
+            raise InvalidConfigError(f"unknown topic setting {name!r}; known are {', '.join([*settings, *FIXED])}")
         elif text is not None:
-            found[name] = known[name].parse(_own_text(known[name], text))
+            parsed[name] = settings[name].parse(_own_text(settings[name], text))
         elif keep_null:
-            found[name] = None
-    return found
+            parsed[name] = None
+    return parsed
 
 
 def kafka_text(setting: Setting, value: Any) -> str:

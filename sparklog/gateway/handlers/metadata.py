@@ -36,8 +36,8 @@ UNNAMED_FROM = 12
 
 async def metadata(session: Session, request: Body, version: int) -> Body:
     """Answer with the brokers, under the addresses of their gateways, and the topics with their partitions."""
-    asked = request["topics"]
-    if asked is None or (version == 0 and not asked):
+    topics = request["topics"]
+    if topics is None or (version == 0 and not topics):
         answer = await _read(session, None, create=False)
         return _response(
             session, answer, await session.gateway.time_slices.list_of(_topic(session, t) for t in answer.topics)
@@ -45,7 +45,7 @@ async def metadata(session: Session, request: Body, version: int) -> Body:
     refused: list[Body] = []
     names: list[str] = []
     by_id: dict[UUID, str | None] = {}
-    for topic in asked:
+    for topic in topics:
         name, topic_id = topic.get("name"), topic.get("topic_id")
         if name is None and topic_id:
             by_id[topic_id] = None
@@ -71,21 +71,21 @@ async def visible_topics(session: Session, topic_ids: Iterable[UUID]) -> dict[UU
     remembers for an id is no reason: the broker decides."""
     ids = set(topic_ids)
     names = {session.gateway.topics.name_of(topic_id) for topic_id in ids}
-    found: dict[UUID, TopicState] = {}
+    visible: dict[UUID, TopicState] = {}
     if None not in names:
-        found = _with_ids(session, await _read(session, [n for n in names if n is not None], create=False), ids)
-    if len(found) < len(ids):  # one look at all topics finds the ids that are new
-        found = _with_ids(session, await _read(session, None, create=False), ids)
-    return found
+        visible = _with_ids(session, await _read(session, [n for n in names if n is not None], create=False), ids)
+    if len(visible) < len(ids):  # one look at all topics finds the ids that are new
+        visible = _with_ids(session, await _read(session, None, create=False), ids)
+    return visible
 
 
 def _with_ids(session: Session, answer: MetadataResponse, topic_ids: Container[UUID]) -> dict[UUID, TopicState]:
-    found = {}
+    by_id = {}
     for state in answer.topics:
         topic_id = _note(session, state)
         if topic_id is not None and topic_id in topic_ids:
-            found[topic_id] = state
-    return found
+            by_id[topic_id] = state
+    return by_id
 
 
 async def _read(session: Session, names: list[str] | None, *, create: bool) -> MetadataResponse:

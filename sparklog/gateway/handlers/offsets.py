@@ -29,26 +29,26 @@ is as late."""
 
 async def list_offsets(session: Session, request: Body, version: int) -> Body:
     """Answer with the offsets of timestamps, and with the first and last offsets of partitions."""
-    asked = [(t["name"], p) for t in request["topics"] for p in t["partitions"]]
-    wanted = [
+    requested = [(t["name"], p) for t in request["topics"] for p in t["partitions"]]
+    partitions = [
         ListOffsetsPartition(
             name, p["partition_index"], min(p["timestamp"], TIMESTAMP_MAX), p.get("current_leader_epoch", -1)
         )
-        for name, p in asked
+        for name, p in requested
         if is_partition(name, p["partition_index"]) and p["timestamp"] >= TIMESTAMP_MIN
     ]
     isolation = READ_COMMITTED if request.get("isolation_level") == READ_COMMITTED else 0
     results: dict[tuple[str, int], ListOffsetsResult] = {}
     failure: Kafka | None = None
     throttle_ms = 0
-    if wanted:
-        message = ListOffsetsRequest(wanted, isolation)
+    if partitions:
+        message = ListOffsetsRequest(partitions, isolation)
         try:
             answer = await (await session.broker()).ask(Api.LIST_OFFSETS, message, ListOffsetsResponse)
         except SparklogError as e:
             failure = code_of(e, of_partition=True)
         else:
-            await share_turns(session, len(wanted))
+            await share_turns(session, len(partitions))
             results = {(r.topic, r.partition): r for r in answer.results}
             throttle_ms = answer.throttle_ms
 
@@ -80,7 +80,7 @@ async def list_offsets(session: Session, request: Body, version: int) -> Body:
 async def offset_for_leader_epoch(session: Session, request: Body, version: int) -> Body:
     """Answer with the end offsets of leader epochs. A consumer learns from them if its position is still in the log
     (KIP-320)."""
-    wanted = [
+    partitions = [
         EpochPartition(t["topic"], p["partition"], p["current_leader_epoch"], p["leader_epoch"])
         for t in request["topics"]
         for p in t["partitions"]
@@ -89,8 +89,8 @@ async def offset_for_leader_epoch(session: Session, request: Body, version: int)
     results: dict[tuple[str, int], EpochEndOffset] = {}
     failure: Kafka | None = None
     throttle_ms = 0
-    if wanted:
-        message = OffsetsForLeaderEpochRequest(wanted)
+    if partitions:
+        message = OffsetsForLeaderEpochRequest(partitions)
         try:
             answer = await (await session.broker()).ask(
                 Api.OFFSETS_FOR_LEADER_EPOCH, message, OffsetsForLeaderEpochResponse
@@ -98,7 +98,7 @@ async def offset_for_leader_epoch(session: Session, request: Body, version: int)
         except SparklogError as e:
             failure = code_of(e, of_partition=True)
         else:
-            await share_turns(session, len(wanted))
+            await share_turns(session, len(partitions))
             results = {(r.topic, r.partition): r for r in answer.results}
             throttle_ms = answer.throttle_ms
 

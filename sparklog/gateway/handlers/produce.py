@@ -92,8 +92,8 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
         return _response(request, {}, Kafka.INVALID_REQUIRED_ACKS)
     async with session.order:
         broker = await session.broker()
-        asked: list[_RequestedPartition] = []
-        known: list[_Partition] = []
+        requested: list[_RequestedPartition] = []
+        described: list[_Partition] = []
         refused = await session.write_permissions.refusals(
             broker, (t["name"] for t in request["topic_data"] if is_topic_name(t["name"]))
         )
@@ -104,28 +104,30 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
                     await time_slices.pause()
                 where = topic["name"], partition["index"]
                 if where[0] in refused:  # before its records are looked at
-                    asked.append(_RequestedPartition(*where, refused[where[0]]))
+                    requested.append(_RequestedPartition(*where, refused[where[0]]))
                     continue
                 try:
-                    known.append(await _look_up(session, where, partition["records"], has_zstd=version >= ZSTD_FROM))
+                    described.append(
+                        await _look_up(session, where, partition["records"], has_zstd=version >= ZSTD_FROM)
+                    )
                 except SparklogError as e:
-                    asked.append(_RequestedPartition(*where, without_frames(e)))
-        await share_turns(session, len(known))
-        converted = await _convert(session, known)
+                    requested.append(_RequestedPartition(*where, without_frames(e)))
+        await share_turns(session, len(described))
+        converted = await _convert(session, described)
         size = _size(converted)
         try:
-            wanted, payload = _settle(known, converted, asked)
+            sent, payload = _settle(described, converted, requested)
             converted.clear()
-            if acks == 0 and len(wanted) < len(asked):
-                _note_refusals(session, asked)
-                raise ConnectionEndError(str(next(one.error for one in asked if one.error is not None)))
+            if acks == 0 and len(sent) < len(requested):
+                _note_refusals(session, requested)
+                raise ConnectionEndError(str(next(one.error for one in requested if one.error is not None)))
             message = ProduceRequest(
-                acks, min(max(request["timeout_ms"], 0), TIMEOUT_MS_MAX), wanted, request["transactional_id"]
+                acks, min(max(request["timeout_ms"], 0), TIMEOUT_MS_MAX), sent, request["transactional_id"]
             )
             answer = None
-            if wanted and acks == 0:
+            if sent and acks == 0:
                 broker.send_unanswered(Api.PRODUCE, message, payload)
-            elif wanted:
+            elif sent:
                 answer = broker.send(Api.PRODUCE, message, ProduceResponse, payload)
             payload.clear()  # the transport has copied the bytes that the broker has not taken
             await broker.drain()
@@ -140,25 +142,27 @@ async def produce(session: Session, request: Body, version: int) -> Body | None:
             response, _ = await answer
         except SparklogError as e:
             without_frames(e)
-            asked = [one if one.error is not None else one._replace(error=e) for one in asked]
+            requested = [one if one.error is not None else one._replace(error=e) for one in requested]
         else:
-            await share_turns(session, len(wanted))
+            await share_turns(session, len(sent))
             results = {(r.topic, r.partition): r for r in response.results}
-    changed = await _changed_since(session, known, results)
-    each = await session.gateway.time_slices.list_of(_outcome(session, one, results, version, changed) for one in asked)
-    outcomes = {(one.topic, one.partition): outcome for one, outcome in zip(asked, each, strict=True)}
-    _note_refusals(session, asked)
-    found = _response(request, outcomes)
+    changed = await _changed_since(session, described, results)
+    each = await session.gateway.time_slices.list_of(
+        _outcome(session, one, results, version, changed) for one in requested
+    )
+    outcomes = {(one.topic, one.partition): outcome for one, outcome in zip(requested, each, strict=True)}
+    _note_refusals(session, requested)
+    body = _response(request, outcomes)
     if response is not None:
-        found["throttle_time_ms"] = response.throttle_ms
+        body["throttle_time_ms"] = response.throttle_ms
         addresses = session.gateway.addresses(response.brokers, session.listener, session.local)
         leaders = {b.broker_id for b in response.brokers}
-        found["node_endpoints"] = [
+        body["node_endpoints"] = [
             {"node_id": a.node_id, "host": a.host, "port": a.port, "rack": a.rack}
             for i, a in sorted(addresses.items())
             if i in leaders
         ]
-    return found
+    return body
 
 
 async def _look_up(
@@ -181,58 +185,58 @@ async def _look_up(
 async def _convert(session: Session, partitions: list[_Partition]) -> list[_Converted]:
     """Convert the records of all partitions. A partition whose topic has changed since the gateway looked is converted
     again before it is refused. The caller releases `_size` of the result in `Conversions.converted`."""
-    found = await _convert_once(session, partitions)
-    refused = [i for i, one in enumerate(found) if isinstance(one, _BY_TOPIC)]
+    outcomes = await _convert_once(session, partitions)
+    refused = [i for i, one in enumerate(outcomes) if isinstance(one, _BY_TOPIC)]
     if not refused:
-        return found
+        return outcomes
     changed = await _changed(session, {partitions[i].topic.name: partitions[i].topic for i in refused})
     again = [i for i in refused if partitions[i].topic.name in changed]
     for i in again:
         partitions[i] = partitions[i]._replace(topic=changed[partitions[i].topic.name])
     if again:
         for i, one in zip(again, await _convert_once(session, [partitions[i] for i in again]), strict=True):
-            found[i] = one
-    return found
+            outcomes[i] = one
+    return outcomes
 
 
 async def _changed(session: Session, topics: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
     """Ask the broker for topics, and return those that have changed, in their present state. A topic that cannot be
     looked up counts as unchanged, so that its refusal stands."""
-    found = {}
+    changed = {}
     for name, topic in topics.items():
         try:
             fresh = await session.gateway.topics.renewed(await session.broker(), name)
         except SparklogError:
             continue
         if not fresh.is_converted_as(topic):
-            found[name] = fresh
-    return found
+            changed[name] = fresh
+    return changed
 
 
 async def _convert_once(session: Session, partitions: Sequence[_Partition]) -> list[_Converted]:
     """Convert the records of all partitions by the topics that the gateway knows."""
     conversions = session.gateway.conversions
-    found = _convert_inline(partitions)
-    if found is not None:
-        conversions.converted.take(_size(found))
-        return found
+    outcomes = _convert_inline(partitions)
+    if outcomes is not None:
+        conversions.converted.take(_size(outcomes))
+        return outcomes
     most = session.gateway.limits.request_bytes
     await conversions.converted.acquire(session, most)
     try:
         async with conversions.turn():
-            found = await _convert_in_turn(session, partitions)
+            outcomes = await _convert_in_turn(session, partitions)
     except BaseException:
         conversions.converted.release(session, most)
         raise
-    conversions.converted.release(session, most - _size(found), is_done=False)
-    return found
+    conversions.converted.release(session, most - _size(outcomes), is_done=False)
+    return outcomes
 
 
 def _convert_inline(partitions: Sequence[_Partition]) -> list[_Converted] | None:
     """Convert a small request on the event loop. Returns None for a request that is not small."""
     if sum(len(one.records) for one in partitions) > INLINE_BYTES:
         return None
-    found: list[_Converted] = []
+    outcomes: list[_Converted] = []
     compressed = 0
     for one in partitions:
         batches: list[memoryview] = []
@@ -245,16 +249,16 @@ def _convert_inline(partitions: Sequence[_Partition]) -> list[_Converted] | None
         except MessageTooLargeError:
             return None
         except SparklogError as e:
-            found.append(without_frames(e))
+            outcomes.append(without_frames(e))
             continue
-        found.append(batches)
-    return found
+        outcomes.append(batches)
+    return outcomes
 
 
 async def _convert_in_turn(session: Session, partitions: Sequence[_Partition]) -> list[_Converted]:
     limits, conversions, time_slices = session.gateway.limits, session.gateway.conversions, session.gateway.time_slices
-    found: list[_Converted] = []
-    left = limits.request_bytes
+    outcomes: list[_Converted] = []
+    remaining = limits.request_bytes
     for one in partitions:
         batches: list[memoryview] = []
         try:
@@ -265,19 +269,19 @@ async def _convert_in_turn(session: Session, partitions: Sequence[_Partition]) -
                 else:
                     convert = partial(_convert_batch, one, head, data, limits.inflated_bytes, conversions.inflated)
                     batch = await conversions.run(convert)
-                if len(batch) > left:
+                if len(batch) > remaining:
                     raise MessageTooLargeError(
                         f"the request takes more than {limits.request_bytes} bytes after its conversion: send smaller "
                         "requests"
                     )
-                left -= len(batch)
+                remaining -= len(batch)
                 batches.append(batch)
         except SparklogError as e:
-            left += sum(map(len, batches))
-            found.append(without_frames(e))
+            remaining += sum(map(len, batches))
+            outcomes.append(without_frames(e))
             continue
-        found.append(batches)
-    return found
+        outcomes.append(batches)
+    return outcomes
 
 
 def _convert_batch(
@@ -314,20 +318,20 @@ def _size(converted: Sequence[_Converted]) -> int:
 
 
 def _settle(
-    partitions: Sequence[_Partition], converted: Sequence[_Converted], asked: list[_RequestedPartition]
+    partitions: Sequence[_Partition], converted: Sequence[_Converted], requested: list[_RequestedPartition]
 ) -> tuple[list[ProducePartition], list[memoryview]]:
-    """Return the partitions and the payload of the request to the broker. Append each partition to `asked`."""
-    wanted: list[ProducePartition] = []
+    """Return the partitions and the payload of the request to the broker. Append each partition to `requested`."""
+    sent: list[ProducePartition] = []
     payload: list[memoryview] = []
     for one, batches in zip(partitions, converted, strict=True):
         where = one.topic.name, one.partition
         if isinstance(batches, SparklogError):
-            asked.append(_RequestedPartition(*where, batches))
+            requested.append(_RequestedPartition(*where, batches))
             continue
-        asked.append(_RequestedPartition(*where, None))
-        wanted.append(ProducePartition(*where, sum(map(len, batches))))
+        requested.append(_RequestedPartition(*where, None))
+        sent.append(ProducePartition(*where, sum(map(len, batches))))
         payload += batches
-    return wanted, payload
+    return sent, payload
 
 
 async def _changed_since(
@@ -341,9 +345,9 @@ async def _changed_since(
     return set(await _changed(session, {p.topic.name: p.topic for p in partitions if p.topic.name in refused}))
 
 
-def _note_refusals(session: Session, asked: Sequence[_RequestedPartition]) -> None:
+def _note_refusals(session: Session, requested: Sequence[_RequestedPartition]) -> None:
     """Log and count the partitions whose records are refused: few clients show the reason."""
-    for one in asked:
+    for one in requested:
         if one.error is not None and code_of(one.error) is Kafka.INVALID_RECORD:
             client = f"{session.peer_host}, client id {session.client_id!r}"
             session.gateway.refusals.note(client, f"{one.topic}-{one.partition}", str(one.error))
@@ -351,54 +355,54 @@ def _note_refusals(session: Session, asked: Sequence[_RequestedPartition]) -> No
 
 def _outcome(
     session: Session,
-    asked: _RequestedPartition,
+    requested: _RequestedPartition,
     results: dict[tuple[str, int], ProduceResult],
     version: int,
     changed: Set[str],
 ) -> Body:
     """Return the result of one partition. `changed`: topics whose records the client has to send again, because the
     gateway has converted them for a former state of the topic."""
-    error = asked.error
+    error = requested.error
     if error is not None:
-        found: Body = {
+        body: Body = {
             "error_code": fenced_code(code_of(error, of_partition=True), "Produce", version),
             "base_offset": -1,
             "error_message": text_of(error),
         }
         if isinstance(error, UnsupportedCodecError):
-            found["error_code"] = Kafka.UNSUPPORTED_COMPRESSION_TYPE
+            body["error_code"] = Kafka.UNSUPPORTED_COMPRESSION_TYPE
         if isinstance(error, InvalidRecordError):
-            found["error_code"] = Kafka.INVALID_RECORD
-            found["record_errors"] = [
+            body["error_code"] = Kafka.INVALID_RECORD
+            body["record_errors"] = [
                 {"batch_index": index, "batch_index_error_message": text_of(message)}
                 for index, message in error.records.items()
             ]
-        return found
-    result = results.get((asked.topic, asked.partition))
+        return body
+    result = results.get((requested.topic, requested.partition))
     if result is None:
         return {"error_code": Kafka.UNKNOWN_SERVER_ERROR, "base_offset": -1}
     code = fenced_code(kafka_code(result.error_code, of_partition=True), "Produce", version)
     if result.error_code:
         # the topic may have changed since the gateway looked: the client asks for metadata, and tries again
-        session.gateway.topics.doubt(asked.topic)
-        if result.error_code == UnknownSchemaError.code or asked.topic in changed:
+        session.gateway.topics.doubt(requested.topic)
+        if result.error_code == UnknownSchemaError.code or requested.topic in changed:
             code = Kafka.NOT_LEADER_OR_FOLLOWER
         elif result.error_code == TransactionAbortedError.code:
             code = aborted_code("Produce", version)
-    found = {
+    body = {
         "error_code": code,
         "base_offset": result.base_offset,
         "log_start_offset": result.log_start_offset,
         "error_message": text_of(result.message),
     }
-    topic = session.gateway.topics.peek(asked.topic)
+    topic = session.gateway.topics.peek(requested.topic)
     if topic is not None and topic.log_append_time:
-        found["log_append_time_ms"] = result.append_time_ms
+        body["log_append_time_ms"] = result.append_time_ms
     if topic is not None and result.newest_schema_id > topic.schema_id:
-        session.gateway.topics.doubt(asked.topic)
+        session.gateway.topics.doubt(requested.topic)
     if result.leader_id >= 0:
-        found["current_leader"] = {"leader_id": result.leader_id, "leader_epoch": result.leader_epoch}
-    return found
+        body["current_leader"] = {"leader_id": result.leader_id, "leader_epoch": result.leader_epoch}
+    return body
 
 
 def _response(request: Body, outcomes: dict[tuple[str, int], Body], code: Kafka | None = None) -> Body:

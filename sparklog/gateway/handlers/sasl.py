@@ -65,7 +65,7 @@ async def sasl_authenticate(session: Session, request: Body, version: int) -> Bo
     if answer.error_code:
         session.refuse_authentication()
     elif answer.principal:
-        session.is_known = True
+        session.is_identified = True
     return {
         "error_code": kafka_code(answer.error_code),
         "error_message": text_of(answer.message),

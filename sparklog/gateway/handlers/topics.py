@@ -55,7 +55,7 @@ def _deadline_s(request: Body) -> float | None:
 
 
 @asynccontextmanager
-async def _time_left(until_s: float | None, name: str) -> AsyncIterator[None]:
+async def _within_time(until_s: float | None, name: str) -> AsyncIterator[None]:
     """Limit the change of a topic by the request's deadline. Raises RequestTimedOutError; the broker may complete the
     change afterwards."""
     try:
@@ -70,25 +70,25 @@ async def _time_left(until_s: float | None, name: str) -> AsyncIterator[None]:
 
 async def create_topics(session: Session, request: Body, version: int) -> Body:
     """Create envelope topics, one after the other, within the request's time."""
-    found = []
+    topics = []
     until_s = _deadline_s(request)
     for i, topic in enumerate(request["topics"]):
         try:
             check_entry(i)
-            async with _time_left(until_s, topic["name"]):
+            async with _within_time(until_s, topic["name"]):
                 state = await _create(session, topic, validate_only=request["validate_only"])
         except SparklogError as e:
-            found.append({"name": topic["name"], "error_code": code_of(e), "error_message": text_of(e)})
+            topics.append({"name": topic["name"], "error_code": code_of(e), "error_message": text_of(e)})
             continue
-        found.append(_created(topic, state))
-    return {"topics": found}
+        topics.append(_created(topic, state))
+    return {"topics": topics}
 
 
 def _created(topic: Body, state: TopicState | None) -> Body:
-    found: Body = {"name": topic["name"], "error_code": Kafka.NONE, "configs": []}
+    body: Body = {"name": topic["name"], "error_code": Kafka.NONE, "configs": []}
     if state is None:
-        return found | {"num_partitions": topic["num_partitions"], "replication_factor": topic["replication_factor"]}
-    return found | {
+        return body | {"num_partitions": topic["num_partitions"], "replication_factor": topic["replication_factor"]}
+    return body | {
         "topic_id": topic_uuid(state),
         "num_partitions": len(state.partitions),
         "replication_factor": len(state.partitions[0].replicas) if state.partitions else -1,
@@ -130,15 +130,15 @@ async def _create(session: Session, topic: Body, *, validate_only: bool) -> Topi
 
 async def delete_topics(session: Session, request: Body, version: int) -> Body:
     """Delete topics with their data, by name or id."""
-    asked: list[tuple[str | None, UUID | None]] = [(name, None) for name in request.get("topic_names", ())]
-    asked += [(t["name"], t["topic_id"]) for t in request.get("topics", ())]
-    found = []
-    ids = [topic_id for name, topic_id in asked[:ENTRIES_MAX] if name is None and topic_id]
+    requested: list[tuple[str | None, UUID | None]] = [(name, None) for name in request.get("topic_names", ())]
+    requested += [(t["name"], t["topic_id"]) for t in request.get("topics", ())]
+    responses = []
+    ids = [topic_id for name, topic_id in requested[:ENTRIES_MAX] if name is None and topic_id]
     states = await visible_topics(session, ids) if ids else {}
-    for i, (name, topic_id) in enumerate(asked):
+    for i, (name, topic_id) in enumerate(requested):
         if name is None and topic_id and i < ENTRIES_MAX:
             if topic_id not in states:
-                found.append({"name": None, "topic_id": topic_id, "error_code": Kafka.UNKNOWN_TOPIC_ID})
+                responses.append({"name": None, "topic_id": topic_id, "error_code": Kafka.UNKNOWN_TOPIC_ID})
                 continue
             name = states[topic_id].name
         outcome: Body = {"name": name, "topic_id": topic_id, "error_code": Kafka.NONE}
@@ -150,24 +150,24 @@ async def delete_topics(session: Session, request: Body, version: int) -> Body:
             session.gateway.topics.forget(name or "")
         except SparklogError as e:
             outcome |= {"error_code": code_of(e), "error_message": text_of(e)}
-        found.append(outcome)
-    return {"responses": found}
+        responses.append(outcome)
+    return {"responses": responses}
 
 
 async def create_partitions(session: Session, request: Body, version: int) -> Body:
     """Add partitions to topics. The cluster places their replicas; a request with an assignment is refused."""
-    found = []
+    results = []
     until_s = _deadline_s(request)
     for i, topic in enumerate(request["topics"]):
         outcome: Body = {"name": topic["name"], "error_code": Kafka.NONE}
         try:
             check_entry(i)
-            async with _time_left(until_s, topic["name"]):
+            async with _within_time(until_s, topic["name"]):
                 await _add_partitions(session, topic, validate_only=request["validate_only"])
         except SparklogError as e:
             outcome |= {"error_code": code_of(e), "error_message": text_of(e)}
-        found.append(outcome)
-    return {"results": found}
+        results.append(outcome)
+    return {"results": results}
 
 
 async def _add_partitions(session: Session, topic: Body, *, validate_only: bool) -> None:
@@ -192,7 +192,7 @@ async def _add_partitions(session: Session, topic: Body, *, validate_only: bool)
 
 async def delete_records(session: Session, request: Body, version: int) -> Body:
     """Delete the records below the requested offsets; -1: below the high watermark."""
-    wanted = [
+    partitions = [
         DeleteRecordsPartition(t["name"], p["partition_index"], p["offset"])
         for t in request["topics"]
         for p in t["partitions"]
@@ -200,8 +200,8 @@ async def delete_records(session: Session, request: Body, version: int) -> Body:
     ]
     results: dict[tuple[str, int], DeleteRecordsResult] = {}
     failure: Kafka | None = None
-    if wanted:
-        message = DeleteRecordsRequest(min(max(request["timeout_ms"], 0), TIMEOUT_MS_MAX), wanted)
+    if partitions:
+        message = DeleteRecordsRequest(min(max(request["timeout_ms"], 0), TIMEOUT_MS_MAX), partitions)
         try:
             answer = await (await session.broker()).ask(Api.DELETE_RECORDS, message, DeleteRecordsResponse)
         except SparklogError as e:

@@ -205,20 +205,20 @@ async def list_transactions(session: Session, request: Body, version: int) -> Bo
     """List the transactions that the gateway's broker coordinates."""
     states = [s for s in request["state_filters"] if s in STATES]
     unknown = [s for s in request["state_filters"] if s not in STATES]
-    found = []
+    transactions = []
     if states or not unknown:
         message = ListTransactionsRequest(states, max(request.get("duration_filter", -1), 0), paged=True)
         broker = await session.broker()
         try:
             while True:
                 answer = await broker.ask(Api.LIST_TRANSACTIONS, message, ListTransactionsResponse)
-                found += answer.transactions
+                transactions += answer.transactions
                 if not answer.more or not answer.transactions:
                     break
                 message.after = answer.transactions[-1].transactional_id
         except SparklogError as e:
             return {"error_code": code_of(e), "unknown_state_filters": unknown, "transaction_states": []}
-    wanted = set(request["producer_id_filters"])
+    producer_ids = set(request["producer_id_filters"])
     return {
         "error_code": Kafka.NONE,
         "unknown_state_filters": unknown,
@@ -228,31 +228,31 @@ async def list_transactions(session: Session, request: Body, version: int) -> Bo
                 "producer_id": t.producer_id,
                 "transaction_state": t.state,
             }
-            for t in found
-            if not wanted or t.producer_id in wanted
+            for t in transactions
+            if not producer_ids or t.producer_id in producer_ids
         ],
     }
 
 
 async def describe_transactions(session: Session, request: Body, version: int) -> Body:
     """Describe transactions by their ids, with one request to the broker for each."""
-    found = []
+    states = []
     for i, transactional_id in enumerate(request["transactional_ids"]):
         try:
             check_entry(i)
             details = await _details(session, transactional_id)
             code = kafka_code(details.error_code)
         except SparklogError as e:
-            found.append(_no_transaction(transactional_id, code_of(e)))
+            states.append(_no_transaction(transactional_id, code_of(e)))
             continue
         if code or details.summary is None:
-            known = Kafka.TRANSACTIONAL_ID_NOT_FOUND if code is Kafka.INVALID_PRODUCER_ID_MAPPING else code
-            found.append(_no_transaction(transactional_id, known or Kafka.TRANSACTIONAL_ID_NOT_FOUND))
+            code_of_absence = Kafka.TRANSACTIONAL_ID_NOT_FOUND if code is Kafka.INVALID_PRODUCER_ID_MAPPING else code
+            states.append(_no_transaction(transactional_id, code_of_absence or Kafka.TRANSACTIONAL_ID_NOT_FOUND))
             continue
         topics: dict[str, list[int]] = {}
         for p in details.partitions:
             topics.setdefault(p.topic, []).append(p.partition)
-        found.append(
+        states.append(
             {
                 "error_code": Kafka.NONE,
                 "transactional_id": transactional_id,
@@ -264,7 +264,7 @@ async def describe_transactions(session: Session, request: Body, version: int) -
                 "topics": [{"topic": name, "partitions": partitions} for name, partitions in topics.items()],
             }
         )
-    return {"transaction_states": found}
+    return {"transaction_states": states}
 
 
 async def _details(session: Session, transactional_id: str) -> TransactionDetails:
@@ -308,11 +308,11 @@ async def describe_producers(session: Session, request: Body, version: int) -> B
 
 
 async def _producers(session: Session, name: str, partition: int, index: int) -> Body:
-    found: Body = {"partition_index": partition, "error_code": Kafka.NONE, "active_producers": []}
+    body: Body = {"partition_index": partition, "error_code": Kafka.NONE, "active_producers": []}
     if index >= ENTRIES_MAX:
-        return found | {"error_code": Kafka.INVALID_REQUEST}
+        return body | {"error_code": Kafka.INVALID_REQUEST}
     if not is_partition(name, partition):
-        return found | {"error_code": missing_code(name)}
+        return body | {"error_code": missing_code(name)}
     message = DescribeProducersRequest(name, partition, paged=True)
     producers: list[ProducerState] = []
     try:
@@ -324,8 +324,8 @@ async def _producers(session: Session, name: str, partition: int, index: int) ->
                 break
             message.after = answer.producers[-1].producer_id
     except SparklogError as e:
-        return found | {"error_code": code_of(e, of_partition=True)}
-    found["active_producers"] = [
+        return body | {"error_code": code_of(e, of_partition=True)}
+    body["active_producers"] = [
         {
             "producer_id": p.producer_id,
             "producer_epoch": p.producer_epoch,
@@ -336,4 +336,4 @@ async def _producers(session: Session, name: str, partition: int, index: int) ->
         }
         for p in producers
     ]
-    return found
+    return body

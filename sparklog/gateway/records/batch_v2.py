@@ -86,16 +86,16 @@ def read_head(data: memoryview, position: int = 0) -> BatchV2:
     Raises CorruptBatchError for a wrong checksum, MalformedBatchError, or InvalidRequestError for a message set in the
     format before Kafka 0.11.
     """
-    left = len(data) - position
-    if left >= _CRC_FROM and data[position + 16] != MAGIC:
+    remaining = len(data) - position
+    if remaining >= _CRC_FROM and data[position + 16] != MAGIC:
         raise InvalidRequestError(
             f"message format {data[position + 16]}: this gateway takes format 2, which Kafka's clients send since 0.11"
         )
-    if left < HEAD_BYTES:
-        raise MalformedBatchError(f"{left} bytes are no record batch")
+    if remaining < HEAD_BYTES:
+        raise MalformedBatchError(f"{remaining} bytes are no record batch")
     head = BatchV2(*_HEAD.unpack_from(data, position), *_BODY.unpack_from(data, position + _CRC_FROM))
-    if not HEAD_BYTES - _LENGTH_FROM <= head.length_bytes <= left - _LENGTH_FROM:
-        raise MalformedBatchError(f"a batch of {head.length_bytes} bytes, the request has {left - _LENGTH_FROM}")
+    if not HEAD_BYTES - _LENGTH_FROM <= head.length_bytes <= remaining - _LENGTH_FROM:
+        raise MalformedBatchError(f"a batch of {head.length_bytes} bytes, the request has {remaining - _LENGTH_FROM}")
     crc = crc32c(data[position + _CRC_FROM : position + head.size_bytes])
     if crc != head.crc:
         raise CorruptBatchError(f"checksum is {crc:08x}, the batch says {head.crc:08x}")

@@ -41,10 +41,10 @@ def decompress(codec: int, data: memoryview, inflated_bytes_max: int) -> Any:
             return _unsnap(data, inflated_bytes_max)
         if codec in (LZ4, ZSTD):
             with pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(data)), NAMES[codec]) as stream:
-                found = stream.read_buffer(inflated_bytes_max + 1)
-            if found.size > inflated_bytes_max:
+                content = stream.read_buffer(inflated_bytes_max + 1)
+            if content.size > inflated_bytes_max:
                 raise too_large(inflated_bytes_max)
-            return found
+            return content
     except (OSError, pa.ArrowInvalid, zlib.error, struct.error, EOFError) as e:
         raise CorruptBatchError(f"the records cannot be decompressed with {NAMES[codec]}: {e}") from e
     raise CorruptBatchError(f"a batch with the unknown compression {codec}; Kafka has {', '.join(NAMES)}")
@@ -82,7 +82,7 @@ def _snap(data: Any) -> bytes:
 
 def _gunzip(data: memoryview, inflated_bytes_max: int) -> bytes:
     """Decompress all members of a gzip stream."""
-    found: list[bytes] = []
+    pieces: list[bytes] = []
     room = inflated_bytes_max
     rest: Any = data
     while len(rest):
@@ -93,9 +93,9 @@ def _gunzip(data: memoryview, inflated_bytes_max: int) -> bytes:
             raise too_large(inflated_bytes_max)
         if not inflater.eof:
             raise EOFError("the stream is cut off")
-        found.append(part)
+        pieces.append(part)
         rest = inflater.unused_data
-    return b"".join(found)
+    return b"".join(pieces)
 
 
 def _unsnap(data: memoryview, inflated_bytes_max: int) -> Any:

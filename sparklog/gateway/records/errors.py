@@ -40,5 +40,5 @@ def without_frames(error: SparklogError) -> SparklogError:
 
 def places(mask: pa.BooleanArray) -> list[int]:
     """Return the indices of the first RECORDS_NAMED_MAX records for which `mask` is true."""
-    found: list[int] = np.flatnonzero(mask)[:RECORDS_NAMED_MAX].tolist()
-    return found
+    rows: list[int] = np.flatnonzero(mask)[:RECORDS_NAMED_MAX].tolist()
+    return rows

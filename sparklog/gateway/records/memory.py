@@ -50,14 +50,14 @@ def convert_within(memory: InflatedMemory, size_bytes: int, convert: Callable[[]
         )
     with memory.hold(size_bytes):
         try:
-            found: T | SparklogError = convert()
+            outcome: T | SparklogError = convert()
         except SparklogError as e:
-            found = without_frames(e)
+            outcome = without_frames(e)
         if size_bytes >= RETURNED_BYTES_MIN:
             pa.default_memory_pool().release_unused()
-    if isinstance(found, SparklogError):
-        raise found
-    return found
+    if isinstance(outcome, SparklogError):
+        raise outcome
+    return outcome
 
 
 def produced_bytes(head: BatchV2, data_bytes: int, topic: TopicInfo, inflated_bytes_max: int) -> int:

@@ -56,7 +56,7 @@ def write_small(
     """Encode records without headers. `keys`: key of each record; None if no record has a key. `deltas_ms`: timestamp
     of each record, less the batch's base timestamp. `first_delta`: offset of the first record, less the batch's base
     offset. The following offsets are consecutive."""
-    found = bytearray()
+    written = bytearray()
     for i, value in enumerate(values):
         key = None if keys is None else keys[i]
         record = bytearray(b"\0")
@@ -69,9 +69,9 @@ def write_small(
                 _write(record, len(part))
                 record += part
         record.append(0)
-        _write(found, len(record))
-        found += record
-    return bytes(found)
+        _write(written, len(record))
+        written += record
+    return bytes(written)
 
 
 def _varint(data: bytes, position: int) -> tuple[int, int]:
@@ -97,9 +97,9 @@ def _value(data: bytes, position: int, end: int) -> tuple[bytes | None, int]:
     return data[position : position + size], position + size
 
 
-def _write(found: bytearray, value: int) -> None:
+def _write(written: bytearray, value: int) -> None:
     rest = (value << 1) ^ (value >> 63)
     while rest > 0x7F:
-        found.append(rest & 0x7F | 0x80)
+        written.append(rest & 0x7F | 0x80)
         rest >>= 7
-    found.append(rest)
+    written.append(rest)

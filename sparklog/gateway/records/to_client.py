@@ -68,7 +68,7 @@ def client_batches(
     decodes. Raises CorruptBatchError; UnknownSchemaError; MessageTooLargeError: The JSON of a row has more than
     JSON_BYTES_MAX; UnsupportedCodecError: The first batch is compressed with zstd, which the client does not
     understand; SparklogError."""
-    found: list[Part] = []
+    parts: list[Part] = []
     position = size = 0
     while position < len(data) and (bytes_max is None or size < bytes_max):
         try:
@@ -82,15 +82,15 @@ def client_batches(
                 )
             converted = _client_batch(message, header, schema_of, rows_of, chosen, start_offset, within)
         except SparklogError:
-            if found:
+            if parts:
                 break
             raise
         size += sum(map(len, converted.parts))
-        found += converted.parts
+        parts += converted.parts
         position += header.size_bytes
         if not converted.is_whole:
             break
-    return found
+    return parts
 
 
 class _Converted(NamedTuple):

@@ -77,11 +77,11 @@ class _Reader:
         return number
 
     def tags(self) -> dict[int, memoryview]:
-        found = {}
+        tags = {}
         for _ in range(self.count(self.varint())):
             tag = self.varint()
-            found[tag] = self.take(self.varint())
-        return found
+            tags[tag] = self.take(self.varint())
+        return tags
 
 
 def _text(data: memoryview) -> str:
@@ -97,12 +97,12 @@ def _refuse_null(name: str) -> None:
 
 
 def _varint_bytes(value: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 _VARINTS = [_varint_bytes(value) for value in range(1024)]

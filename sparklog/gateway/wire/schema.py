@@ -61,16 +61,16 @@ def messages() -> dict[tuple[str, str], Message]:
     """Return all messages of the table, by kind (REQUEST, RESPONSE, DATA) and name."""
     text = files(__package__).joinpath("messages.txt").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-    found = {}
+    by_name = {}
     start = 0
     while start < len(lines):
         end = start + 1
         while end < len(lines) and lines[end].startswith(" "):
             end += 1
         message = _message(lines[start], lines[start + 1 : end])
-        found[message.kind, message.name] = message
+        by_name[message.kind, message.name] = message
         start = end
-    return found
+    return by_name
 
 
 def _message(head: str, lines: list[str]) -> Message:
@@ -83,12 +83,12 @@ def _message(head: str, lines: list[str]) -> Message:
 
 def _fields(lines: list[str], depth: int, spoken: Versions) -> tuple[tuple[Field, ...], list[str]]:
     """Return the fields at the indentation `depth`, and the remaining lines."""
-    found = []
+    fields = []
     while lines and _depth(lines[0]) == depth:
         words = lines[0].split(" ")[2 * depth :]
         inner, lines = _fields(lines[1:], depth + 1, spoken)
-        found.append(_field(words, inner, spoken))
-    return tuple(found), lines
+        fields.append(_field(words, inner, spoken))
+    return tuple(fields), lines
 
 
 def _depth(line: str) -> int:

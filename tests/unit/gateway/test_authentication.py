@@ -91,9 +91,9 @@ def test_a_challenge_does_not_authenticate_and_a_verdict_does(mechanism: str, ch
     async def main() -> None:
         session, _ = await session_with(Broker([*[CHALLENGE] * challenges, VERDICT]))
         assert await exchange(session, mechanism, challenges) == [Kafka.NONE] * challenges
-        assert not session.is_known
+        assert not session.is_identified
         assert (await sasl_authenticate(session, {"auth_bytes": b"x"}, 2))["session_lifetime_ms"] == 60_000
-        assert session.is_known
+        assert session.is_identified
 
     asyncio.run(main())
 
@@ -107,7 +107,7 @@ def test_a_refusal_ends_the_authentication_also_of_an_authenticated_client(
         session, stream = await session_with(Broker([*before, error]))
         codes = await exchange(session, OAUTHBEARER, len(before) + 1)
         assert codes[:-1] == [Kafka.NONE] * len(before) and codes[-1] is not Kafka.NONE
-        assert not session.is_known
+        assert not session.is_identified
         assert session.ends_after_answer
         assert not stream.is_closed, "the client reads the refusal first"
 
@@ -145,7 +145,7 @@ def test_a_refused_token_leaves_the_limits_of_unknown_clients() -> None:
         await exchange(session, OAUTHBEARER, 1)
         limits = session.gateway.limits
         assert session.request_bytes_max(limits.request_bytes) == limits.unknown_request_bytes
-        session.is_known = True
+        session.is_identified = True
         assert session.request_bytes_max(limits.request_bytes) == limits.request_bytes
 
     asyncio.run(main())
