@@ -366,7 +366,7 @@ def _existing(node: Node | None) -> Node:
 
 def _load_security(coordination: Any) -> Steps:
     keys = yield [coordination.children(f"{SECURITY}/{kind}") for kind in RecordKind]
-    names = [(kind, key) for kind, found in zip(RecordKind, keys, strict=True) for key in found]
+    names = [(kind, key) for kind, kind_keys in zip(RecordKind, keys, strict=True) for key in kind_keys]
     nodes = yield [coordination.get(f"{SECURITY}/{kind}/{key}") for kind, key in names]
     return {RecordId(kind, unquote(key)): _existing(node).data for (kind, key), node in zip(names, nodes, strict=True)}
 

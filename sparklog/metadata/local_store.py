@@ -117,11 +117,11 @@ def read_image(coordination: LocalCoordination, path: Path) -> tuple[str, Cluste
 
 def read_made(coordination: LocalCoordination) -> dict[str, int]:
     """Return the number of created partitions by topic id: the children of MADE."""
-    found = {}
+    counts = {}
     for topic_id in wait_for(coordination.children(MADE)):
         node = wait_for(coordination.get(f"{MADE}/{topic_id}"))
-        found[topic_id] = int(node.data)
-    return found
+        counts[topic_id] = int(node.data)
+    return counts
 
 
 def take_epochs(

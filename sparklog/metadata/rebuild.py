@@ -47,7 +47,7 @@ class Rebuilt(Struct):
     next_producer_id: int = 0
     unknown: dict[str, list[str]] = field(default_factory=dict)
     """By topic name: facts that no file contains."""
-    left_out: list[tuple[Path, str]] = field(default_factory=list)
+    ignored: list[tuple[Path, str]] = field(default_factory=list)
     """Directories that were ignored, each with the reason."""
     security_records: Mapping[RecordId, bytes] = MappingProxyType({})
     """Users, ACLs and quotas, from another source (`lost_security`)."""
@@ -103,7 +103,7 @@ def rebuild(
         on_directory(path)
         topic = entries.setdefault(owner.topic_id, _TopicEntry(owner.topic))
         if owner.partition in topic.directories:
-            rebuilt.left_out.append((path, f"{topic.directories[owner.partition]} holds the same partition"))
+            rebuilt.ignored.append((path, f"{topic.directories[owner.partition]} holds the same partition"))
             continue
         topic.directories[owner.partition] = path
         record = decode_topic(read_whole(files, path / TOPIC_FILE) or b"")
@@ -125,7 +125,7 @@ def rebuild(
         if other is not None:
             older = other if newest is rebuilt_topic else rebuilt_topic
             reason = f"topic id {older.topic_id} had the name {older.name} before {newest.topic_id}"
-            rebuilt.left_out += [(p, reason) for p in entries[older.topic_id].directories.values()]
+            rebuilt.ignored += [(p, reason) for p in entries[older.topic_id].directories.values()]
         by_name[rebuilt_topic.name] = newest
     rebuilt.topics = sorted(by_name.values(), key=lambda t: t.name)
     rebuilt.unknown = {n: u for n, u in rebuilt.unknown.items() if n in by_name}
@@ -160,7 +160,7 @@ def _partitions(log_dirs: Sequence[Path], files: FileSystem, rebuilt: Rebuilt) -
             if owner is not None and name == f"{owner.topic}-{owner.partition}":
                 yield path, owner
             elif data is not None:
-                rebuilt.left_out.append((path, f"its {PARTITION_FILE} cannot be read, or is another partition's"))
+                rebuilt.ignored.append((path, f"its {PARTITION_FILE} cannot be read, or is another partition's"))
 
 
 def _read_segments(path: Path, files: FileSystem, topic: _TopicEntry, rebuilt: Rebuilt) -> int:
@@ -196,7 +196,7 @@ def _topic(
     topic_id: str, entry: _TopicEntry, rebuilt: Rebuilt, configs: Mapping[str, int | float | str | bool]
 ) -> Topic | None:
     """Return the topic, and add the facts that no file contains to `rebuilt.unknown`. If no file has the topic's
-    columns, return None, and add its directories to `rebuilt.left_out`."""
+    columns, return None, and add its directories to `rebuilt.ignored`."""
     unknown: list[str] = []
     record = entry.record
     schemas = dict(entry.schemas)
@@ -204,7 +204,7 @@ def _topic(
         schemas |= {i: pa.ipc.read_schema(pa.py_buffer(message)) for i, message in record.schemas.items()}
     if not schemas:
         reason = f"{TOPIC_FILE} and all segments are missing: the topic's columns are unknown"
-        rebuilt.left_out += [(path, reason) for path in entry.directories.values()]
+        rebuilt.ignored += [(path, reason) for path in entry.directories.values()]
         return None
     highest = max(entry.directories)
     if record is None:

@@ -29,8 +29,8 @@ def audit_detail(describe: AuditDetail | None, request: Message) -> str:
         return ""
     items, text_of = describe(request)
     texts = [text_of(item) for item in islice(items, ITEMS_MAX)]
-    left = len(items) - len(texts)
-    return "; ".join(texts) + (f"; and {left} more" if left else "")
+    remaining = len(items) - len(texts)
+    return "; ".join(texts) + (f"; and {remaining} more" if remaining else "")
 
 
 def acl_text(acl: Any) -> str:
@@ -42,10 +42,10 @@ def acl_text(acl: Any) -> str:
 def quota_text(one: Any) -> str:
     """Return the quotas of an alteration, with the user, client id or address that they are for."""
     named = {"user": one.user, "client id": one.client_id, "address": one.ip}
-    who = ", ".join(
+    entity_text = ", ".join(
         f"{kind} {_name(name) if name else '(default)'}" for kind, name in named.items() if name is not None
     )
-    return f"{who}: {_settings(one.changes)}"
+    return f"{entity_text}: {_settings(one.changes)}"
 
 
 def user_text(one: Any) -> str:

@@ -97,22 +97,22 @@ def _fulfils(rule: Rule, name: str, peer: Peer, authorizer: Authorizer) -> bool:
         return True
     if rule.or_else is None or (rule.resource_type is TOPIC and name in INTERNAL_TOPICS):
         return False
-    operation, what = rule.or_else
-    if what == ANY_TOPIC:
+    operation, alternative = rule.or_else
+    if alternative == ANY_TOPIC:
         return authorizer.allowed_by_type(peer, operation, TOPIC)
     return authorizer.allowed(peer, operation, CLUSTER)
 
 
 def _error(rule: Rule, name: str) -> SparklogError:
     """Return the error of a denied resource. Its text does not reveal if the resource exists."""
-    what = f"the {rule.resource_type} {name!r}" if name else f"this {rule.resource_type}"
-    what = "the cluster" if rule.resource_type is ResourceType.CLUSTER else what
+    target = f"the {rule.resource_type} {name!r}" if name else f"this {rule.resource_type}"
+    target = "the cluster" if rule.resource_type is ResourceType.CLUSTER else target
     if rule.or_else is not None and rule.or_else[1] == ANY_TOPIC:  # most producers have the alternative: name both
         other = rule.or_else[0]
         return _ERRORS[rule.resource_type](
-            f"neither {other} on {ANY_TOPIC} nor {rule.operation} on {what} is allowed: one of them is required"
+            f"neither {other} on {ANY_TOPIC} nor {rule.operation} on {target} is allowed: one of them is required"
         )
-    return _ERRORS[rule.resource_type](f"{rule.operation} on {what} is not allowed")
+    return _ERRORS[rule.resource_type](f"{rule.operation} on {target} is not allowed")
 
 
 def resources_of(api: Api, request: Message) -> list[str]:

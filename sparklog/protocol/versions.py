@@ -22,12 +22,12 @@ from sparklog.protocol.base import Message, Since
 def _since(message_type: type[Message]) -> dict[str, Since]:
     """Return the marks of the fields that were added after version 0, by name, in the order of the fields."""
     hints = typing.get_type_hints(message_type, include_extras=True)
-    found: dict[str, Since] = {}
+    marks: dict[str, Since] = {}
     for name in message_type.__struct_fields__:
         for mark in getattr(hints[name], "__metadata__", ()):
             if isinstance(mark, Since):
-                found[name] = mark
-    return found
+                marks[name] = mark
+    return marks
 
 
 @cache
@@ -70,11 +70,11 @@ def in_version(value: Any, version: int) -> Any:
     if isinstance(value, Message):
         if newest_field_version(type(value)) <= version:
             return value
-        _check_left_out(value, version)
-        found = [getattr(value, name) for name in field_names(type(value), version)]
+        _require_defaults(value, version)
+        values = [getattr(value, name) for name in field_names(type(value), version)]
         for place in _places_of_newer(type(value), version):
-            found[place] = in_version(found[place], version)
-        return found
+            values[place] = in_version(values[place], version)
+        return values
     if isinstance(value, list):
         return [in_version(item, version) for item in value]
     if isinstance(value, dict):
@@ -92,7 +92,7 @@ def _places_of_newer(message_type: type[Message], version: int) -> tuple[int, ..
     )
 
 
-def _check_left_out(message: Message, version: int) -> None:
+def _require_defaults(message: Message, version: int) -> None:
     for name, mark in _since(type(message)).items():
         if mark.version > version and not mark.ignorable and getattr(message, name) != _default(type(message), name):
             raise UnsupportedVersionError(

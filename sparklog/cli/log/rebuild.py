@@ -133,6 +133,6 @@ def _print(rebuilt: Rebuilt, problem: str | None) -> None:
         print(f"topic {topic.name}: {topic.kind}, {topic.partitions} partitions, {len(topic.schemas)} schemas")
         for fact in rebuilt.unknown.get(topic.name, ()):
             print(f"  unknown: {fact}")
-    for path, reason in rebuilt.left_out:
+    for path, reason in rebuilt.ignored:
         print(f"left out: {path}: {reason}")
     print(f"producer ids continue at {rebuilt.next_producer_id}, schema ids at {rebuilt.next_schema_id}")

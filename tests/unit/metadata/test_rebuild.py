@@ -129,7 +129,7 @@ def test_without_topic_json_the_segments_decide(lost: tuple[Path, dict[str, Topi
     assert dict(by_name["typed"].schemas) == {first: topics["typed"].schemas[first]}
     assert "key columns" in found.unknown["typed"]
     assert all(any(what.startswith("owner (") for what in found.unknown[name]) for name in by_name)
-    assert [path.name for path, _ in found.left_out] == ["empty-0"]
+    assert [path.name for path, _ in found.ignored] == ["empty-0"]
 
 
 def test_a_damaged_store_is_replaced_and_kept(lost: tuple[Path, dict[str, Topic], str]) -> None:
