@@ -81,13 +81,13 @@ class Broker:
         self.users = Users(environment.randomness.token_bytes(SECRET_BYTES), config.security.initial_users)
         self.security_records.watch(RecordKind.SECRETS, self.users.follow_secrets)
         self.security_records.watch(RecordKind.USERS, self.users.follow)
-        self.access = Access.of(config, self.security_records)
+        self.access = Access.from_config(config, self.security_records)
         """The authorizer; None if every principal has all permissions."""
         self.owned_ids = OwnedIds(self.security_records, environment.randomness.token_bytes)
         self.producer_owners = None if self.access is None else ProducerOwners(self.owned_ids)
         self.throttling = Throttling(config, self.security_records, clock.monotonic_s)
         self.topics.owners = TopicOwners(self.partitions, lambda: self.throttling.connections.quotas)
-        self.audit = AuditLog.of(config, environment, loop)
+        self.audit = AuditLog.from_config(config, environment, loop)
         self.offset_snapshots = OffsetSnapshots()
         self.lakes = Lakes(self.partitions, clock.now_ms)
 

@@ -185,7 +185,7 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
     contexts = server_contexts(config.security)
     sockets = bind_all(config.security.listeners.bound)
     try:
-        kafka = KafkaGateway.of(config)
+        kafka = KafkaGateway.from_config(config)
         await metrics.start()
         parts = await _open(config, loop, environment, contexts)
     except BaseException:

@@ -61,7 +61,7 @@ class SendBacklog:
     def __len__(self) -> int:
         return len(self._held)
 
-    def note(self, reader: Reader, size_bytes: int, files: int) -> None:
+    def record(self, reader: Reader, size_bytes: int, files: int) -> None:
         """Record the amount that `reader` holds now; 0 and 0 if all is sent. If unread replies hold too much, close
         readers, perhaps including `reader`."""
         held = self._held.get(reader)
@@ -100,7 +100,7 @@ class SendBacklog:
                 self._clock() - held.since,
             )
             slowest.close()
-            self.note(slowest, 0, 0)
+            self.record(slowest, 0, 0)
 
     def _slowest(self, amount: Callable[[_HeldAnswers], int]) -> Reader:
         now = self._clock()

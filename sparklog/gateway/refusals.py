@@ -25,7 +25,7 @@ class Refusals:
         self._next_line_s = clock_s()
         self._unlogged = 0
 
-    def note(self, client: str, partition: str, reason: str) -> None:
+    def record(self, client: str, partition: str, reason: str) -> None:
         """Count a refused batch, and write a line if LINE_EVERY_S have passed since the last one. `client`: address and
         client id of the producer; `partition`: topic and partition."""
         self.count += 1

@@ -52,7 +52,7 @@ class KafkaGateway:
         self._settings = -1
 
     @classmethod
-    def of(cls, config: BrokerConfig) -> KafkaGateway | None:
+    def from_config(cls, config: BrokerConfig) -> KafkaGateway | None:
         """Return the gateway of `kafka.listeners`; None if that setting is empty. Raises ListenError."""
         kafka = config.security.kafka
         return None if kafka is None else cls(kafka, config.security)

@@ -77,7 +77,7 @@ class _Offsets(NamedTuple):
     log_start: int = -1
 
     @classmethod
-    def of(cls, partition: Partition) -> _Offsets:
+    def from_partition(cls, partition: Partition) -> _Offsets:
         log = partition.log
         return cls(log.high_watermark, partition.stable_offset, log.log_start_offset)
 
@@ -202,7 +202,7 @@ class _FetchReader:
                     break
                 try:
                     partition = self._partition(requested)
-                    log, offsets = partition.log, _Offsets.of(partition)
+                    log, offsets = partition.log, _Offsets.from_partition(partition)
                     end = self._end(offsets)
                     job = partial(_read_waiting, log, requested.fetch_offset, max(room, 0), end)
                     slices = await _run(self._broker, job)
@@ -225,7 +225,7 @@ class _FetchReader:
         room = min(requested.max_bytes, remaining)
         try:
             partition = self._partition(requested)
-            log, offsets = partition.log, _Offsets.of(partition)
+            log, offsets = partition.log, _Offsets.from_partition(partition)
             rack = "" if requested.leader_only else self._request.rack
             replica = preferred_replica(self._broker, partition, rack, requested.fetch_offset)
             if replica >= 0:

@@ -92,7 +92,7 @@ class BrokerCollector:
         for families in (server_families, disk_families, background_families):
             for family in families(watched):
                 yield family
-                slices.look()
+                slices.check()
         yield gauge(
             MetricInfo("sparklog_metrics_left_out", "Items that a limit of this page leaves out, by kind."),
             [

@@ -34,10 +34,10 @@ class Slices:
             self._remaining -= 1
             if not self._remaining:
                 self._remaining = ITEMS_PER_LOOK
-                self.look()
+                self.check()
             yield item
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Sleep for PAUSE_S if the slice is used up."""
         if self._now_s() >= self._ends_s:
             self._rest(PAUSE_S)

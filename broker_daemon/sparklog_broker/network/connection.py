@@ -456,7 +456,7 @@ class Connection:
             return
         if self._events.is_writing:
             self._events.pause_writing()
-            self._unread.note(self, 0, 0)
+            self._unread.record(self, 0, 0)
         self._request_done()
 
     def _wait_until_writable(self, written_bytes: int) -> None:
@@ -468,7 +468,7 @@ class Connection:
             self._events.resume_writing()
             if self._current is not None:
                 self._release_frame(self._current)  # a waiting reply does not need its request
-        self._unread.note(self, self._out.held_bytes, self._out.held_files)
+        self._unread.record(self, self._out.held_bytes, self._out.held_files)
 
     # -- ending
 
@@ -544,7 +544,7 @@ class Connection:
                 self._muted.cancel()
             if self._running is not None:
                 self._running.cancel()
-            self._unread.note(self, 0, 0)
+            self._unread.record(self, 0, 0)
         finally:
             self._transport.when_idle(self._release)
 

@@ -38,7 +38,7 @@ class Access:
         records.watch(RecordKind.ACLS, self._follow)
 
     @classmethod
-    def of(cls, config: BrokerConfig, records: SecurityRecords) -> Access | None:
+    def from_config(cls, config: BrokerConfig, records: SecurityRecords) -> Access | None:
         """Return the authorizer; None without `authorizer = acl`, so that every principal has all permissions."""
         return cls(config, records) if config.authorizer == AUTHORIZER_ACL else None
 

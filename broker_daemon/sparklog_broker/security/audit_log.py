@@ -48,7 +48,9 @@ class AuditLog:
         self._unwritten = 0
 
     @classmethod
-    def of(cls, config: BrokerConfig, environment: Environment, loop: asyncio.AbstractEventLoop) -> AuditLog | None:
+    def from_config(
+        cls, config: BrokerConfig, environment: Environment, loop: asyncio.AbstractEventLoop
+    ) -> AuditLog | None:
         """Return the audit log; None if none is configured."""
         return cls(config, environment, loop) if config.audit_log_file else None
 
@@ -66,7 +68,7 @@ class AuditLog:
         """Write a line about an administrative act, successful or not. `detail`: facts that `resources` lack."""
         resource = ", ".join(map(_escaped, islice(resources, VALUE_CHARS_MAX)))[:VALUE_CHARS_MAX]
         event = self._event(AuditKind.ACT, api, principal, host, listener, _outcome(error_code), "", resource)
-        self.note(event._replace(client_id=client_id, detail=detail))
+        self.record(event._replace(client_id=client_id, detail=detail))
 
     def denial(
         self,
@@ -82,13 +84,15 @@ class AuditLog:
         """Write a line about a denied request, or about a denied part of a request."""
         about = (str(operation or ""), str(resource or ""))
         event = self._event(AuditKind.DENIAL, api, principal, host, listener, error.name, *about)
-        self.note(event._replace(client_id=client_id))
+        self.record(event._replace(client_id=client_id))
 
     def failed_authentication(self, host: str, listener: str, reason: str, detail: str) -> None:
         """Write a line about a failed authentication. `reason`: the name of its counter. `detail`: a text without
         received bytes."""
         now_ms = self._clock.now_ms()
-        self.note(AuditEvent(AuditKind.AUTHENTICATION, now_ms, None, host, listener, "", reason.upper(), detail=detail))
+        self.record(
+            AuditEvent(AuditKind.AUTHENTICATION, now_ms, None, host, listener, "", reason.upper(), detail=detail)
+        )
 
     def _event(
         self,
@@ -104,7 +108,7 @@ class AuditLog:
         now_ms = self._clock.now_ms()
         return AuditEvent(kind, now_ms, principal, host, listener, api.name, outcome, operation, resource)
 
-    def note(self, event: AuditEvent) -> None:
+    def record(self, event: AuditEvent) -> None:
         """Write the event's line, unless its source has exceeded its rate, or too many lines wait to be written."""
         suppressed = self._limiter.admit(event)
         if suppressed is None:

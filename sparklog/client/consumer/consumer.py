@@ -142,7 +142,7 @@ class Consumer:
         self._api_timeout_ms: int = config["default.api.timeout.ms"]
         self._reset: str = config["auto.offset.reset"]
         self._isolation = isolation_of(config["isolation.level"])
-        self._fetcher = Fetcher(self._cluster, FetcherConfig.of(config))
+        self._fetcher = Fetcher(self._cluster, FetcherConfig.from_settings(config))
         self._closed = ""
         self._calls = Calls()
         self._in_work_on = 0

@@ -27,7 +27,7 @@ class FetcherConfig(NamedTuple):
     rack: str = ""
 
     @classmethod
-    def of(cls, settings: Mapping[str, Any]) -> FetcherConfig:
+    def from_settings(cls, settings: Mapping[str, Any]) -> FetcherConfig:
         """Return the fetcher's settings from a consumer's settings. Raises InvalidConfigError."""
         return cls(
             min_bytes=settings["fetch.min.bytes"],

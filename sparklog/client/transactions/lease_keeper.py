@@ -75,14 +75,14 @@ class Process(NamedTuple):
     started: str
 
     @classmethod
-    def of(cls, pid: int) -> Process | None:
+    def from_pid(cls, pid: int) -> Process | None:
         """Return the process; None: it does not exist, or it has ended and its parent has not collected it yet."""
         status = _stat(pid)
         return None if status is None or status.state in "ZX" else cls(pid, status.started)
 
     @property
     def lives(self) -> bool:
-        return Process.of(self.pid) == self
+        return Process.from_pid(self.pid) == self
 
 
 class _Stat(NamedTuple):
@@ -99,7 +99,7 @@ def driver_of(pid: int) -> Process | None:
         pid = status.parent
         parent = _stat(pid)
         if parent is not None and not parent.name.lower().startswith("python"):
-            return Process.of(pid)
+            return Process.from_pid(pid)
     return None
 
 
@@ -187,7 +187,7 @@ class Keeper:
 
 def main(driver_pid: str) -> None:
     """Keep the leases of the driver with this process id; return at once if the process does not exist."""
-    driver = Process.of(int(driver_pid))
+    driver = Process.from_pid(int(driver_pid))
     if driver is None:
         return
     keeper = Keeper(driver)

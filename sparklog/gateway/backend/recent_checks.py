@@ -25,7 +25,7 @@ class RecentChecks:
         checked_s = self._checked_s.get(key)
         return checked_s is not None and self._clock_s() - checked_s < age_s
 
-    def note(self, key: Hashable) -> None:
+    def record(self, key: Hashable) -> None:
         """Remember a successful check. Beyond the limit, the oldest check is forgotten."""
         self._checked_s[key] = self._clock_s()
         self._checked_s.move_to_end(key)

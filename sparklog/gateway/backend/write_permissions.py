@@ -51,7 +51,7 @@ class WritePermissions:
                     self._checks.forget(self._key(state.name))
                     refused[state.name] = _refusal(state.name, state.error_code)
                 else:
-                    self._checks.note(self._key(state.name))
+                    self._checks.record(self._key(state.name))
                     answered.add(state.name)
         for name in unknown:
             if name not in answered and name not in refused:

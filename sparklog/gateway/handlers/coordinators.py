@@ -123,5 +123,5 @@ async def refuse_group(session: Session, group_id: str) -> Kafka | None:
         code = coordinator_code(e)
         if code is not Kafka.GROUP_ID_NOT_FOUND:
             return code
-    checks.note(key)
+    checks.record(key)
     return None

@@ -350,7 +350,7 @@ def _note_refusals(session: Session, requested: Sequence[_RequestedPartition]) -
     for one in requested:
         if one.error is not None and code_of(one.error) is Kafka.INVALID_RECORD:
             client = f"{session.peer_host}, client id {session.client_id!r}"
-            session.gateway.refusals.note(client, f"{one.topic}-{one.partition}", str(one.error))
+            session.gateway.refusals.record(client, f"{one.topic}-{one.partition}", str(one.error))
 
 
 def _outcome(

@@ -95,7 +95,7 @@ class _Plain(Struct):
         return records.encode_key(records.PLAIN, self.transactional_id), records.encode_value(value)
 
     @classmethod
-    def of(cls, transactional_id: str, value: records.PlainValue) -> _Plain:
+    def from_value(cls, transactional_id: str, value: records.PlainValue) -> _Plain:
         return cls(
             transactional_id,
             ProducerIdAndEpoch(value.producer_id, value.producer_epoch),
@@ -118,7 +118,7 @@ class PlainTransactions(TransactionMachine[_Plain]):
         if value is None:
             self._by_id.pop(transactional_id, None)
         else:
-            self._by_id[transactional_id] = _Plain.of(transactional_id, value)
+            self._by_id[transactional_id] = _Plain.from_value(transactional_id, value)
             self._by_id.move_to_end(transactional_id)
 
     def handle(

@@ -45,7 +45,7 @@ def test_the_gateway_gets_its_sockets_and_the_settings_of_tls() -> None:
             "ssl.key.password": "${env:HOME}",
         }
     )
-    gateway = KafkaGateway.of(config)
+    gateway = KafkaGateway.from_config(config)
     assert gateway is not None
     try:
         spec = gateway.spec()
@@ -70,9 +70,9 @@ def test_a_port_is_awaited_that_the_gateway_of_a_killed_broker_still_has(monkeyp
         with monkeypatch.context() as patched:
             patched.setattr(kafka_gateway, "TAKEN_WAIT_S", 0.0)
             with pytest.raises(ListenError, match="the port is in use"):
-                KafkaGateway.of(config)
+                KafkaGateway.from_config(config)
         monkeypatch.setattr("time.sleep", lambda _: former.close())
-        gateway = KafkaGateway.of(config)
+        gateway = KafkaGateway.from_config(config)
         assert gateway is not None
         gateway.close()
 
@@ -83,7 +83,7 @@ def test_addresses_for_other_hosts() -> None:
         ({"kafka.listeners": "PLAINTEXT://:0", "advertised.listeners": "broker:1"}, ("broker", 0)),
         ({"kafka.advertised.listeners": "PLAINTEXT://outside:99"}, ("outside", 99)),
     ):
-        gateway = KafkaGateway.of(make_config({"kafka.listeners": "PLAINTEXT://127.0.0.1:0"} | given))
+        gateway = KafkaGateway.from_config(make_config({"kafka.listeners": "PLAINTEXT://127.0.0.1:0"} | given))
         assert gateway is not None
         found = gateway.endpoints({"PLAINTEXT": ("127.0.0.1", 9292)})["kafka.PLAINTEXT"]
         gateway.close()

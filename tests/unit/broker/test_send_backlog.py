@@ -27,11 +27,11 @@ class Peer:
         self._unread = unread
 
     def holds(self, size_bytes: int, files: int = 0) -> None:
-        self._unread.note(self, size_bytes, files)
+        self._unread.record(self, size_bytes, files)
 
     def close(self) -> None:
         self.closed = True
-        self._unread.note(self, 0, 0)
+        self._unread.record(self, 0, 0)
 
 
 @pytest.fixture

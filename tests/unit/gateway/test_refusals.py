@@ -12,7 +12,7 @@ def test_refusals_are_counted_and_logged_at_a_limited_rate(caplog: pytest.LogCap
     refusals = Refusals(lambda: now_s[0])
     for step in range(50):
         now_s[0] = step * LINE_EVERY_S / 10
-        refusals.note("1.2.3.4, client id 'c'", "t-0", "record 0 has no key" + "x" * 1_000)
+        refusals.record("1.2.3.4, client id 'c'", "t-0", "record 0 has no key" + "x" * 1_000)
     assert refusals.count == 50
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 5

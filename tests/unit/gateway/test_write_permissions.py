@@ -49,7 +49,7 @@ def test_a_permission_is_remembered_by_session_and_for_a_limited_time() -> None:
 def test_the_oldest_checks_are_forgotten_beyond_the_limit() -> None:
     checks = RecentChecks(lambda: 0.0, checks_max=2)
     for key in "abac":
-        checks.note(key)
+        checks.record(key)
     assert [key for key in "abc" if checks.is_recent(key, 1.0)] == ["a", "c"]
     checks.forget("a")
     assert not checks.is_recent("a", 1.0)

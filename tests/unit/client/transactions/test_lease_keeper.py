@@ -42,12 +42,12 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_an_ended_process_is_noticed(sleeper: subprocess.Popen[bytes]) -> None:
-    found = Process.of(sleeper.pid)
+    found = Process.from_pid(sleeper.pid)
     assert found is not None and found.lives
     assert not found._replace(started="another time").lives, "another one with its number"
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)  # it is a zombie until it is waited for
-    assert not found.lives and Process.of(sleeper.pid) is None
+    assert not found.lives and Process.from_pid(sleeper.pid) is None
     sleeper.wait()
     assert not found.lives
 
@@ -108,7 +108,7 @@ def broker(sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) ->
 def test_open_transactions_are_renewed_until_the_driver_is_gone_and_then_aborted(
     broker: Broker, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    driver = Process.of(sleeper.pid)
+    driver = Process.from_pid(sleeper.pid)
     assert driver is not None
     keeper = Keeper(driver, renewal_s=0.0, poll_interval_s=0.001)
     keeper.read(json.dumps(lease) for lease in (FIRST, SECOND))
@@ -119,7 +119,7 @@ def test_open_transactions_are_renewed_until_the_driver_is_gone_and_then_aborted
 
 
 def test_it_ends_when_all_has_ended(broker: Broker, sleeper: subprocess.Popen[bytes]) -> None:
-    driver = Process.of(sleeper.pid)
+    driver = Process.from_pid(sleeper.pid)
     assert driver is not None
     keeper = Keeper(driver, renewal_s=0.0, poll_interval_s=0.001)
     keeper.read([json.dumps(FIRST)])
