@@ -147,7 +147,7 @@ class _Runs:
     def __init__(self) -> None:
         self._by_checkpoint: OrderedDict[str, SharedTransaction] = OrderedDict()
 
-    def note(self, checkpoint: str, transaction: SharedTransaction) -> None:
+    def remember(self, checkpoint: str, transaction: SharedTransaction) -> None:
         self._by_checkpoint[checkpoint] = transaction
         self._by_checkpoint.move_to_end(checkpoint)
         while len(self._by_checkpoint) > RUNS_REMEMBERED_MAX:
@@ -275,7 +275,7 @@ class Publisher:
                 "%s had been committed before: its %d rows were not written again", _describe(transaction), skipped
             )
         if self.checkpoint:
-            _runs.note(self.checkpoint, transaction)
+            _runs.remember(self.checkpoint, transaction)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int = -1) -> None:
         """Abort the transaction of the tasks. Committed records stay: Spark calls abort after a failed commit, too.

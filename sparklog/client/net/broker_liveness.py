@@ -99,7 +99,7 @@ class Membership:
         self._lock = threading.Lock()
         self._ids: OrderedDict[Endpoint, int] = OrderedDict()
 
-    def note(self, broker_id: int, endpoint: Endpoint) -> None:
+    def remember(self, broker_id: int, endpoint: Endpoint) -> None:
         """Note the address of a broker."""
         with self._lock:
             self._ids[endpoint] = broker_id

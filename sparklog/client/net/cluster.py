@@ -102,7 +102,7 @@ class Cluster:
         response = self._ask_metadata(topics, to_write=to_write, timeout_ms=timeout_ms)
         now = time.monotonic()
         for b in response.brokers:
-            self._membership.note(b.broker_id, Endpoint(b.host, b.port))
+            self._membership.remember(b.broker_id, Endpoint(b.host, b.port))
         infos = [topic_info(t) for t in response.topics if t.error_code == 0]
         with self._lock:
             self._brokers = {b.broker_id: Endpoint(b.host, b.port) for b in response.brokers}
@@ -320,7 +320,7 @@ class Cluster:
             cached = self._topics.get(tp.topic)
             if where is None or cached is None or not 0 <= tp.partition < cached[0].partitions:
                 return False
-            is_news = self._leaders.note(cached[0], tp.partition, broker_id, epoch)
+            is_news = self._leaders.remember(cached[0], tp.partition, broker_id, epoch)
             if is_news:
                 self._brokers[broker_id] = where
             return is_news

@@ -110,7 +110,7 @@ class Coordinators:
         else:
             answer = CoordinatorAnswer(Endpoint(response.host, response.port) if response.host else None, informant)
         with self._lock:
-            self._remembered.note(key, answer)
+            self._remembered.remember(key, answer)
         return answer
 
     def _doubt(self, informant: Endpoint, error: SparklogError) -> None:

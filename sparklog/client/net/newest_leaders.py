@@ -38,7 +38,7 @@ class NewestLeaders:
             return newer
         return state.leader, state.leader_epoch
 
-    def note(self, info: TopicInfo, partition: int, broker_id: int, epoch: int) -> bool:
+    def remember(self, info: TopicInfo, partition: int, broker_id: int, epoch: int) -> bool:
         """Note a leader from an answer. Returns True if its epoch is newer than the known one."""
         if epoch <= self.of(info, partition)[1]:
             return False

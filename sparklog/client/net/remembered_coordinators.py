@@ -39,7 +39,7 @@ class RememberedCoordinators:
         """Return the known coordinator; None if it has to be looked up."""
         return self._answers.get(key)
 
-    def note(self, key: CoordinatorKey, answer: CoordinatorAnswer) -> None:
+    def remember(self, key: CoordinatorKey, answer: CoordinatorAnswer) -> None:
         """Store the result of a look-up."""
         self._answers[key] = answer
         self._answers.move_to_end(key)

@@ -122,7 +122,7 @@ def test_records_of_former_brokers_are_bounded() -> None:
     others = ClusterWithSilentMember([2])
     membership = Membership(others)
     for port in range(1, ENDPOINTS_MAX + 2):
-        membership.note(port, Endpoint("h", port))
+        membership.remember(port, Endpoint("h", port))
     assert membership.liveness_of(Endpoint("h", 1)).broker_id is None
     assert membership.liveness_of(Endpoint("h", 2)).broker_id == 2
 

@@ -19,7 +19,7 @@ KEY = group_key("readers")
 def test_a_coordinator_is_kept_until_it_is_wrong() -> None:
     known = RememberedCoordinators()
     assert known.get(KEY) is None
-    known.note(KEY, CoordinatorAnswer(A, B))
+    known.remember(KEY, CoordinatorAnswer(A, B))
     assert known.get(KEY) == CoordinatorAnswer(A, B)
     known.forget(KEY, CoordinatorAnswer(A, B), 0.0, unready=False)
     assert known.get(KEY) is None
@@ -51,7 +51,7 @@ def test_a_doubt_ends() -> None:
 
 def test_results_of_a_later_look_up_stay() -> None:
     known = RememberedCoordinators()
-    known.note(KEY, CoordinatorAnswer(C, B))
+    known.remember(KEY, CoordinatorAnswer(C, B))
     known.forget(KEY, CoordinatorAnswer(A, A), 100.0, unready=True)
     assert known.get(KEY) == CoordinatorAnswer(C, B)
 
@@ -59,7 +59,7 @@ def test_results_of_a_later_look_up_stay() -> None:
 def test_it_is_bounded() -> None:
     known = RememberedCoordinators()
     for number in range(max(KEYS_MAX, DOUBTED_MAX) + 5):
-        known.note(group_key(f"g{number}"), CoordinatorAnswer(A, B))
+        known.remember(group_key(f"g{number}"), CoordinatorAnswer(A, B))
         known.doubt(Endpoint("h", number + 1), float(number))
     assert (len(known._answers), len(known._doubted_at)) == (KEYS_MAX, DOUBTED_MAX)
     assert known.get(group_key("g0")) is None
