@@ -274,7 +274,7 @@ def test_metadata(client: RawClient, broker: BrokerProcess) -> None:
     found, missing = answer.topics
     assert found == created
     assert (found.kind, len(found.partitions), found.key_columns, found.timestamp_column) == ("typed", 1, ["id"], "at")
-    assert found.configs == {"segment.bytes": 8192}
+    assert found.configs == {"segment.bytes": 8192, "kafka.key.format": "json"}
     stored = pa.ipc.read_schema(pa.py_buffer(found.schemas[-1].arrow_schema))
     assert stored.field("name").type == pa.string()
     assert missing.error_code == UnknownTopicOrPartitionError.code

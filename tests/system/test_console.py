@@ -342,7 +342,7 @@ def test_changes_are_confirmed_and_then_done(client: TestClient, filled: World) 
     assert (made.schema.names, made.key_columns, made.timestamp_column) == (["zone", "at", "n"], ("zone",), "at")
     assert "has 5 partitions now" in do("/change/add-partitions?topic=made&total=5")
     assert "is now 1000" in do("/change/set-config?topic=made&name=segment.ms&value=1000")
-    assert filled.admin.describe_topic("made").configs == {"segment.ms": 1000}
+    assert filled.admin.describe_topic("made").configs["segment.ms"] == 1000
     assert "the broker&#39;s value again" in do("/change/set-config?topic=made&name=segment.ms&value=")
     assert "Set 5 offsets" in do("/change/reset-offsets?group=new&topic=made&to=latest")
     assert "Set 3 offsets" in do("/change/reset-offsets?group=spark-query&to=shift&value=-30")

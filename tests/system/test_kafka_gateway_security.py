@@ -218,7 +218,7 @@ class RawClient:
         return decoder(RESPONSE, api, version)(memoryview(self.ask(api, body, version)))
 
 
-EXISTING = Names("secret", uuid4(), "crew", "member", "till")
+EXISTING = Names("secret", uuid4(), "crew", "member", "cash")
 MISSING = Names("nosuch", UUID(int=77), "none", "nobody", "noid")
 BEFORE_ALL = {"ApiVersions", "SaslHandshake", "SaslAuthenticate"}
 """APIs that name nothing."""
