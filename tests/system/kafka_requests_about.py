@@ -39,7 +39,7 @@ def _produce(n: Names, value: bytes, transactional_id: str | None = None) -> dic
     return {
         "transactional_id": transactional_id,
         "acks": -1,
-        "timeout_ms": 1_000,
+        "timeout_ms": 30_000,
         "topic_data": [{"name": n.topic, "partition_data": partitions}],
     }
 
@@ -132,7 +132,7 @@ def _by_id(n: Names) -> dict[str, Any]:
 
 
 def _deletion_by_id(n: Names) -> dict[str, Any]:
-    return {"topics": [{"name": None, "topic_id": n.topic_id}], "timeout_ms": 1}
+    return {"topics": [{"name": None, "topic_id": n.topic_id}], "timeout_ms": 30_000}
 
 
 Request = Callable[[Names], dict[str, Any]]
@@ -177,21 +177,21 @@ REQUESTS_ABOUT: dict[str, list[Request]] = {
     "DeleteGroups": [lambda n: {"groups_names": [n.group]}],
     "CreateTopics": [lambda n: _create(n), lambda n: _create(n, validate_only=True)],
     "DeleteTopics": [
-        lambda n: {"topics": [{"name": n.topic, "topic_id": UUID(int=0)}], "topic_names": [n.topic], "timeout_ms": 1},
+        lambda n: {"topics": [{"name": n.topic, "topic_id": UUID(int=0)}], "topic_names": [n.topic], "timeout_ms": 30_000},
         _deletion_by_id,
     ],
     "DeleteRecords": [
         lambda n: {
             "topics": [{"name": n.topic, "partitions": [{"partition_index": i, "offset": 0} for i in (0, 7)]}],
-            "timeout_ms": 1,
+            "timeout_ms": 30_000,
         }
     ],
     "CreatePartitions": [
         lambda n: {
-            "topics": [{"name": n.topic, "count": 3, "assignments": None}], "timeout_ms": 1, "validate_only": False
+            "topics": [{"name": n.topic, "count": 3, "assignments": None}], "timeout_ms": 30_000, "validate_only": False
         },
         lambda n: {
-            "topics": [{"name": n.topic, "count": 3, "assignments": None}], "timeout_ms": 1, "validate_only": True
+            "topics": [{"name": n.topic, "count": 3, "assignments": None}], "timeout_ms": 30_000, "validate_only": True
         },
     ],
     "AddPartitionsToTxn": [
