@@ -104,7 +104,7 @@ torture: java $(VENV)/.installed-dev ## long campaigns: kills, damage, lives, ma
 
 .PHONY: mutations
 mutations: $(VENV)/.installed-dev ## break listed rules of the product one by one in a copy, and see the tests notice it (MUTATIONS="--sample 25", "--random 25 --seed 1")
-	@$(PY) -m tests.mutations $(MUTATIONS)
+	@$(PY) -m tests.campaigns.mutations $(MUTATIONS)
 
 .PHONY: fuzz
 fuzz: $(VENV)/.installed-dev ## hostile batches, requests, files and servers by hand (FUZZ_ARGS="run decode --seconds 60", "probe")

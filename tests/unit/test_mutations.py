@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from tests.mutations.__main__ import FOLDERS, breaks
-from tests.mutations.breaking import Break, random_breaks
+from tests.campaigns.mutations.__main__ import FOLDERS, breaks
+from tests.campaigns.mutations.breaking import Break, random_breaks
 
 ROOT = Path(__file__).resolve().parents[2]
 

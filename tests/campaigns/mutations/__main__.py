@@ -1,7 +1,8 @@
 """Breaks rules of the product one by one, and shows which tests find the break.
 
-`python -m tests.mutations` runs the breaks of `rules.toml`, `--sample N` some of them at random, `--random N` draws
-new ones. Each break is made in a copy of the tree, never in the work tree. The exit code is 1 if a break is missed.
+`python -m tests.campaigns.mutations` runs the breaks of `rules.toml`, `--sample N` some of them at random, `--random N`
+draws new ones. Each break is made in a copy of the tree, never in the work tree. The exit code is 1 if a break is
+missed.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import time
 import tomllib
 from pathlib import Path
 
-from tests.mutations.breaking import PRODUCT, Break, random_breaks
+from tests.campaigns.mutations.breaking import PRODUCT, Break, random_breaks
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RULES = Path(__file__).with_name("rules.toml")
 TIMEOUT_S = 900
 QUICK_MODULES_MAX = 6
@@ -75,7 +76,7 @@ def _importing(file: str, first: tuple[str, ...]) -> tuple[str, ...]:
 
 def main() -> int:
     """Run the command line. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="tests.mutations", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tests.campaigns.mutations", description=__doc__)
     parser.add_argument("--sample", type=int, help="so many of the listed breaks, at random")
     parser.add_argument("--random", type=int, help="so many new breaks")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of --sample and --random")
