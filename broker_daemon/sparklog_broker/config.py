@@ -34,8 +34,6 @@ from sparklog_broker.security_config import (
 
 TOPIC_TABLE = "topic"
 _DOTTED_KEY = re.compile(r"^([ \t]*)([\w-]+(?:\.[\w-]+)+)([ \t]*=)", re.MULTILINE)
-_RENAMED = {"connections.max.per.ip": "max.connections.per.ip"}
-"""Names of settings in earlier releases, and the names that replaced them."""
 
 
 class BrokerConfig(Struct, frozen=True):
@@ -201,7 +199,7 @@ def make_config(configured: Mapping[str, object], topic_defaults: Mapping[str, o
     """Return the configuration with settings by their dotted names. Raises InvalidConfigError."""
     secret = resolve_secrets(configured, os.environ)
     own = {name: parse_listener_setting(name, value) for name, value in secret.items() if _is_of_listener(name)}
-    common = {_RENAMED.get(name, name): value for name, value in secret.items() if not _is_of_listener(name)}
+    common = {name: value for name, value in secret.items() if not _is_of_listener(name)}
     check_names(Scope.BROKER, common)
     parsed = {name: parse_value(name, value) for name, value in common.items()}
     everything = {n: s.default for n, s in settings_of(Scope.BROKER).items()} | parsed

@@ -50,7 +50,7 @@ class SqliteDatabases:
 
 
 def _make_private(path: Path) -> None:
-    """Remove the permissions of group and others from a file, as an earlier release or a person may have set them.
+    """Remove the permissions of group and others from a file, as a person may have set them.
     Raises OSError."""
     with contextlib.suppress(FileNotFoundError, PermissionError):  # another user's file keeps its owner's mode
         mode = stat.S_IMODE(path.stat().st_mode)

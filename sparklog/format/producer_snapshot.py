@@ -20,7 +20,7 @@ File ``<20-digit offset>.snapshot``, little-endian, written whole::
     24·x  base_offset i64 in the file's name, last_offset i64 of the last entry counted here, entries u32, crc32c u32 of
           the entries' bytes; later entries of the file do not belong to the snapshot
 
-In version 1 a batch has 32 bytes, without its crc. -1 stands for none. A starting log loads the newest snapshot that is
+-1 stands for none. A starting log loads the newest snapshot that is
 whole, not beyond the log's end, and whose files of aborted transactions exist. Then it replays the headers of the
 batches from `offset` on. Without such a snapshot it replays the headers of the whole log.
 """
@@ -42,8 +42,6 @@ _HEAD = struct.Struct("<4sI")
 _COUNTS = struct.Struct("<IqIIII")
 _PRODUCER = struct.Struct("<qqqqihH")
 _BATCH = struct.Struct("<qqqiiq")
-_BATCHES = {1: struct.Struct("<qqqii"), VERSION: _BATCH}
-"""Layout of a batch's entry, by version of the file."""
 _WAITING = struct.Struct("<qq")
 _ABORTED_FILE = struct.Struct("<qqII")
 
@@ -58,8 +56,7 @@ class ProducedBatch(NamedTuple):
     first_sequence: int
     last_sequence: int
     crc: int = CRC_UNKNOWN
-    """CRC of the batch. It is CRC_UNKNOWN if compaction has rewritten the batch, or the entry is from version 1 of the
-    file."""
+    """CRC of the batch. It is CRC_UNKNOWN if compaction has rewritten the batch."""
 
 
 class ProducerState(NamedTuple):
@@ -110,7 +107,7 @@ def snapshot_name(offset: int) -> str:
 
 
 def encode_snapshot(snapshot: ProducerSnapshot) -> bytes:
-    """Return the content of a snapshot file, in the newest version."""
+    """Return the content of a snapshot file."""
     batches = [b for p in snapshot.producers for b in p.batches]
     parts = [
         _COUNTS.pack(
@@ -131,15 +128,15 @@ def encode_snapshot(snapshot: ProducerSnapshot) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> ProducerSnapshot | None:
-    """Return the content of a file; None if the file is damaged, or of an unknown version."""
+    """Return the content of a file; None if the file is damaged, or of another version."""
     if len(data) < _HEAD.size + _COUNTS.size:
         return None
     mark, crc = _HEAD.unpack_from(data)
     body = memoryview(data)[_HEAD.size :]
     version, offset, producers, batches, waiting, files = _COUNTS.unpack_from(body)
-    if mark != MARK or version not in _BATCHES:
+    if mark != MARK or version != VERSION:
         return None
-    layout = ((_PRODUCER, producers), (_BATCHES[version], batches), (_WAITING, waiting), (_ABORTED_FILE, files))
+    layout = ((_PRODUCER, producers), (_BATCH, batches), (_WAITING, waiting), (_ABORTED_FILE, files))
     size = _COUNTS.size + sum(part.size * count for part, count in layout)
     if len(body) != size or crc32c(body) != crc:
         return None

@@ -221,7 +221,7 @@ class LakeTable:
 
     @property
     def mode(self) -> str:
-        """The lake mode in the table's properties; "" in tables of earlier versions."""
+        """The lake mode in the table's properties; "" if there is none."""
         return str(self._handle.metadata().configuration.get(MODE_PROPERTY) or "")
 
     @property

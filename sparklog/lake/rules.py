@@ -18,7 +18,7 @@ APP_PREFIX = "sparklog:"
 TOPIC_ID_PROPERTY = "sparklog.topic.id"
 """Property of the table with the id of its topic."""
 MODE_PROPERTY = "sparklog.lake.mode"
-"""Property of the table with its mode; tables of earlier versions lack it."""
+"""Property of the table with its mode."""
 
 
 def app_id(topic_id: str, partition: int) -> str:

@@ -118,9 +118,7 @@ class ControllerNode(msgspec.Struct, frozen=True):
 
 
 class Term(msgspec.Struct, frozen=True, array_like=True):
-    """A controller epoch: the session of its controller, and the version of `/controller_epoch` at its beginning.
-    Controllers of earlier releases write no terms.
-    """
+    """A controller epoch: the session of its controller, and the version of `/controller_epoch` at its beginning."""
 
     epoch: int
     session: int
@@ -138,7 +136,7 @@ def base_ops() -> list[Op]:
 
 
 def make_base(coordination: Any) -> Steps:
-    """Create the fixed nodes that do not exist yet. A store of an earlier release has only some of these nodes."""
+    """Create the fixed nodes that do not exist yet."""
     nodes = yield [coordination.get(path) for path, _ in _BASE]
     missing = [op for op, node in zip(base_ops(), nodes, strict=True) if node is None]
     if not missing:

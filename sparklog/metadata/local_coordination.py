@@ -81,19 +81,10 @@ class _Call(Future[Any]):
 class LocalCoordination:
     """`Coordination` on a SQLite file. Thread-safe."""
 
-    def __init__(
-        self,
-        path: Path,
-        environment: Environment,
-        *,
-        create: bool = True,
-        above: int = 0,
-        convert: Callable[[sqlite3.Connection], None] | None = None,
-    ) -> None:
+    def __init__(self, path: Path, environment: Environment, *, create: bool = True, above: int = 0) -> None:
         """Opens the file and begins a session. `create`: True to create the file if it is missing. `above`: a lower
-        bound: the new session's number is larger, also if the file is an older copy with a lower number. `convert`:
-        converts the tables of an older format to nodes, in the transaction that begins the session. With None an older
-        format is refused. Raises StorageError: The file is missing, damaged, or of another format; StorageFullError."""
+        bound: the new session's number is larger, also if the file is an older copy with a lower number. Raises
+        StorageError: The file is missing, damaged, or of another format; StorageFullError."""
         self._path = path
         self._lock = threading.RLock()
         """Held while a thread processes the queue."""
@@ -109,7 +100,7 @@ class LocalCoordination:
             self._db = environment.databases.open(path)
         try:
             with self._storage_errors("open"):
-                self._session = self._begin_session(above, convert)
+                self._session = self._begin_session(above)
                 rows = self._db.execute("SELECT path, data, version, czxid, mzxid FROM nodes ORDER BY path")
                 self._tree = Znodes(
                     (Node(path, data, version, czxid, mzxid, 0) for path, data, version, czxid, mzxid in rows),
@@ -120,21 +111,19 @@ class LocalCoordination:
             raise
         self._thread = environment.executors.pool("metadata", 1)
 
-    def _begin_session(self, above: int, convert: Callable[[sqlite3.Connection], None] | None) -> int:
+    def _begin_session(self, above: int) -> int:
         self._db.execute("PRAGMA synchronous = FULL")
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
         is_new = version == 0
-        if version > FORMAT or (version < FORMAT and not is_new and convert is None):
+        if version != FORMAT and not is_new:
             raise StorageError(
                 f"{self._path} has format {version}, this version reads {FORMAT}; "
-                f"{'use a newer sparklog' if version > FORMAT else 'start a broker on the directory, which converts it'}"
+                f"use {'a newer' if version > FORMAT else 'an earlier'} sparklog"
             )
         with self._transaction():
             for statement in TABLES:
                 self._db.execute(statement)
-            if version < FORMAT:
-                if not is_new and convert is not None:
-                    convert(self._db)
+            if is_new:
                 self._db.execute(f"PRAGMA user_version = {FORMAT}")
             row = self._db.execute("SELECT value FROM store WHERE name = 'session'").fetchone()
             session = max(int(row[0] if row else 0), above) + 1

@@ -19,7 +19,6 @@ from sparklog.errors import StorageError
 from sparklog.log.directories.broker_epoch import newest_life
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import CoordinationError, Create, Node, SetData, StoreWriteError
-from sparklog.metadata.earlier_store import convert, nodes_of, sole_replica
 from sparklog.metadata.image_store import image_of
 from sparklog.metadata.local_coordination import (
     FORMAT,
@@ -30,7 +29,15 @@ from sparklog.metadata.local_coordination import (
     way_out,
 )
 from sparklog.metadata.rebuild import Rebuilt
-from sparklog.replication.cluster_image import NO_EPOCH, ClusterDelta, ClusterImage, PartitionImage, Version
+from sparklog.metadata.znode_tree import Znodes
+from sparklog.replication.cluster_image import (
+    NO_EPOCH,
+    NO_LEADER,
+    ClusterDelta,
+    ClusterImage,
+    PartitionImage,
+    Version,
+)
 from sparklog.security.records import RecordId
 from sparklog.types import TopicPartition
 
@@ -64,20 +71,14 @@ def wait_for(future: Future[Any]) -> Any:
 
 
 def open_local(
-    path: Path, environment: Environment, broker_id: int, *, create: bool, log_dirs: Iterable[Path] = ()
+    path: Path, environment: Environment, *, create: bool, log_dirs: Iterable[Path] = ()
 ) -> LocalCoordination:
-    """Open the store and create its base nodes. `path`: the SQLite file. A file of format 1 is converted. `broker_id`:
-    the only replica of the partitions in a file of format 1. `create`: True to create the file if it is missing.
-    `log_dirs`: log directories. If the file is an older copy, they can contain newer broker epochs, and the new session
-    must be above these. Raises StorageError: The file is missing, damaged or of a newer format; StorageFullError."""
+    """Open the store and create its base nodes. `path`: the SQLite file. `create`: True to create the file if it is
+    missing. `log_dirs`: log directories. If the file is an older copy, they can contain newer broker epochs, and the
+    new session must be above these. Raises StorageError: The file is missing, damaged or of another format;
+    StorageFullError."""
     newest = max((_newest_life(environment, log_dir) for log_dir in log_dirs), default=NO_EPOCH)
-    coordination = LocalCoordination(
-        path,
-        environment,
-        create=create,
-        above=max(0, newest) // ZXIDS_PER_SESSION,
-        convert=partial(convert, broker_id=broker_id),
-    )
+    coordination = LocalCoordination(path, environment, create=create, above=max(0, newest) // ZXIDS_PER_SESSION)
     try:
         if wait_for(coordination.get(znodes.CLUSTER)) is None:
             cluster = znodes.encode(znodes.ClusterNode(environment.randomness.new_id()))
@@ -122,6 +123,27 @@ def read_made(coordination: LocalCoordination) -> dict[str, int]:
         node = wait_for(coordination.get(f"{MADE}/{topic_id}"))
         counts[topic_id] = int(node.data)
     return counts
+
+
+def sole_replica(broker_id: int, leader_epoch: int) -> PartitionImage:
+    """Return the state of a partition whose only replica is on this broker. The partition has no leader until the
+    broker registers and is elected."""
+    return PartitionImage((broker_id,), NO_LEADER, leader_epoch, 0, (broker_id,), last_leader=broker_id)
+
+
+def nodes_of(image: ClusterImage, cluster_id: str, *, next_producer_id: int, next_schema_id: int) -> list[Node]:
+    """Return the nodes of a store that contains `image`, each after its parent."""
+    delta = ClusterDelta(topics=dict(image.topics), security=dict(image.security), deleted=dict(image.deleted))
+    tree = Znodes()
+    ops = [
+        *znodes.base_ops(),
+        Create(znodes.CLUSTER, znodes.encode(znodes.ClusterNode(cluster_id))),
+        SetData(znodes.PRODUCER_IDS, b"%d" % next_producer_id),
+        SetData(znodes.SCHEMA_IDS, b"%d" % next_schema_id),
+        *znodes.write_ops(delta, ClusterImage(), image),
+    ]
+    tree.commit(ops, 0, in_transaction=True)
+    return [node for op in ops if isinstance(op, Create) and (node := tree.find(op.path)) is not None]
 
 
 def take_epochs(
@@ -178,8 +200,7 @@ def _read_nodes(path: Path) -> dict[str, str] | None:
             raise StorageError(verdict)
         (version,) = db.execute("PRAGMA user_version").fetchone()
         if version != FORMAT:
-            ((cluster_id,),) = db.execute("SELECT value FROM store WHERE name = 'cluster_id'").fetchall()
-            return {znodes.CLUSTER: cluster_id}
+            raise StorageError(f"it has format {version}, this version reads {FORMAT}")
         rows = dict(db.execute("SELECT path, data FROM nodes").fetchall())
     for data in (data for at, data in rows.items() if at.startswith(f"{znodes.TOPICS}/") and at.endswith("/config")):
         msgspec.json.decode(data)
@@ -193,13 +214,8 @@ def read_security_records(path: Path) -> dict[RecordId, bytes] | None:
         return None
     try:
         with closing(real_environment().databases.open(path)) as db:
-            (version,) = db.execute("PRAGMA user_version").fetchone()
-            table = "security_records" if version != FORMAT else "nodes"
-            if db.execute(f"PRAGMA quick_check({table})").fetchone() != ("ok",):
+            if db.execute("PRAGMA quick_check(nodes)").fetchone() != ("ok",):
                 return None
-            if version != FORMAT:
-                rows = db.execute("SELECT kind, key, value FROM security_records").fetchall()
-                return {RecordId(str(kind), str(key)): bytes(value) for kind, key, value in rows}
             nodes = db.execute("SELECT path, data FROM nodes WHERE path LIKE ?", (f"{znodes.SECURITY}/%/%",)).fetchall()
     except (sqlite3.Error, StorageError):
         return None

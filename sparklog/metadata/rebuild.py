@@ -1,8 +1,8 @@
 """Rebuilds a lost metadata store from the partitions' directories.
 
 partition.json in a directory names the partition. topic.json in the directory of partition 0 describes the whole topic;
-the first releases did not write it. The head of each segment has the schema of its batches. Facts that no file contains
-get their defaults, and are listed in the result.
+it can be lost or damaged. The head of each segment has the schema of its batches. Facts that no file contains get their
+defaults, and are listed in the result.
 """
 
 from __future__ import annotations

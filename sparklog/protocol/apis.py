@@ -130,9 +130,9 @@ class ApiSpec(NamedTuple):
 
     request: type[Message]
     response: type[Message]
-    version_min: int
+    version_min: int = 0
     """Number of the newest version of all APIs at the release that introduced the API."""
-    version_max: int
+    version_max: int = 0
     """Number of the version in which the messages last got a field."""
     permissions: tuple[Rule, ...] = ()
     """The permissions that a request needs. A rule for items is the last one."""
@@ -168,12 +168,10 @@ class ApiSpec(NamedTuple):
 
 
 APIS: dict[Api, ApiSpec] = {
-    Api.HANDSHAKE: ApiSpec(data.HandshakeRequest, data.HandshakeResponse, 0, 0, is_before_join=True),
+    Api.HANDSHAKE: ApiSpec(data.HandshakeRequest, data.HandshakeResponse, is_before_join=True),
     Api.METADATA: ApiSpec(
         topics.MetadataRequest,
         topics.MetadataResponse,
-        0,
-        5,
         permissions=(
             Rule(
                 TOPIC,
@@ -200,8 +198,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.CREATE_TOPIC: ApiSpec(
         topics.CreateTopicRequest,
         topics.CreateTopicResponse,
-        0,
-        4,
         permissions=(Rule(TOPIC, Operation.CREATE, single("name"), or_else=(Operation.CREATE, "cluster")),),
         is_at_controller=True,
         is_audited=True,
@@ -209,8 +205,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.DELETE_TOPIC: ApiSpec(
         topics.DeleteTopicRequest,
         topics.DeleteTopicResponse,
-        0,
-        4,
         permissions=(Rule(TOPIC, Operation.DELETE, single("name")),),
         is_at_controller=True,
         is_audited=True,
@@ -218,8 +212,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.PRODUCE: ApiSpec(
         data.ProduceRequest,
         data.ProduceResponse,
-        0,
-        2,
         permissions=(
             TRANSACTIONAL._replace(when="with a transactional id"),
             Rule(TOPIC, Operation.WRITE, topics_of("partitions"), Denial.ITEM),
@@ -229,31 +221,23 @@ APIS: dict[Api, ApiSpec] = {
     Api.FETCH: ApiSpec(
         data.FetchRequest,
         data.FetchResponse,
-        0,
-        2,
         permissions=(Rule(TOPIC, Operation.READ, topics_of("partitions"), Denial.ITEM),),
         item_results=ItemResults("partitions", data.FetchResult),
     ),
     Api.LIST_OFFSETS: ApiSpec(
         data.ListOffsetsRequest,
         data.ListOffsetsResponse,
-        0,
-        4,
         permissions=(Rule(TOPIC, Operation.DESCRIBE, topics_of("partitions"), Denial.ITEM),),
         item_results=ItemResults("partitions", data.ListOffsetsResult),
     ),
     Api.LOCATE_SEGMENTS: ApiSpec(
         data.LocateSegmentsRequest,
         data.LocateSegmentsResponse,
-        0,
-        3,
         permissions=(Rule(TOPIC, Operation.READ, single("topic")),),
     ),
     Api.DELETE_RECORDS: ApiSpec(
         data.DeleteRecordsRequest,
         data.DeleteRecordsResponse,
-        0,
-        3,
         permissions=(Rule(TOPIC, Operation.DELETE, topics_of("partitions"), Denial.ITEM),),
         is_audited=True,
         item_results=ItemResults("partitions", data.DeleteRecordsResult),
@@ -261,8 +245,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.ALTER_TOPIC: ApiSpec(
         topics.AlterTopicRequest,
         topics.AlterTopicResponse,
-        0,
-        4,
         permissions=(Rule(TOPIC, Operation.ALTER_CONFIGS, single("name")),),
         is_at_controller=True,
         is_audited=True,
@@ -271,8 +253,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.ALTER_SCHEMA: ApiSpec(
         topics.AlterSchemaRequest,
         topics.AlterSchemaResponse,
-        0,
-        4,
         permissions=(Rule(TOPIC, Operation.ALTER, single("name")),),
         is_at_controller=True,
         is_audited=True,
@@ -280,8 +260,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.INIT_PRODUCER_ID: ApiSpec(
         txn.InitProducerIdRequest,
         txn.InitProducerIdResponse,
-        0,
-        3,
         permissions=(
             TRANSACTIONAL._replace(when="with a transactional id"),
             Rule(
@@ -293,13 +271,11 @@ APIS: dict[Api, ApiSpec] = {
             ),
         ),
     ),
-    Api.BEGIN_TXN: ApiSpec(txn.BeginTxnRequest, txn.BeginTxnResponse, 5, 5, permissions=(TRANSACTIONAL,)),
-    Api.END_TXN: ApiSpec(txn.EndTxnRequest, txn.EndTxnResponse, 0, 5, permissions=(TRANSACTIONAL,)),
+    Api.BEGIN_TXN: ApiSpec(txn.BeginTxnRequest, txn.BeginTxnResponse, permissions=(TRANSACTIONAL,)),
+    Api.END_TXN: ApiSpec(txn.EndTxnRequest, txn.EndTxnResponse, permissions=(TRANSACTIONAL,)),
     Api.TXN_OFFSET_COMMIT: ApiSpec(
         groups.TxnOffsetCommitRequest,
         groups.TxnOffsetCommitResponse,
-        0,
-        3,
         permissions=(
             TRANSACTIONAL,
             Rule(GROUP, Operation.READ, single("group_id")),
@@ -310,29 +286,21 @@ APIS: dict[Api, ApiSpec] = {
     Api.JOIN_SHARED_TXN: ApiSpec(
         txn.JoinSharedTxnRequest,
         txn.JoinSharedTxnResponse,
-        0,
-        3,
         permissions=(Rule(TXN_ID, Operation.WRITE, single("app_id")),),
     ),
     Api.END_SHARED_TXN: ApiSpec(
         txn.EndSharedTxnRequest,
         txn.EndSharedTxnResponse,
-        0,
-        3,
         permissions=(Rule(TXN_ID, Operation.WRITE, single("app_id")),),
     ),
     Api.LIST_TRANSACTIONS: ApiSpec(
         txn.ListTransactionsRequest,
         txn.ListTransactionsResponse,
-        0,
-        3,
         filter=Filter(see_transaction, "TransactionSummary", "transactional ids that cannot be described"),
     ),
     Api.DESCRIBE_TRANSACTIONS: ApiSpec(
         txn.DescribeTransactionsRequest,
         txn.DescribeTransactionsResponse,
-        0,
-        3,
         permissions=(
             Rule(
                 TXN_ID,
@@ -350,24 +318,18 @@ APIS: dict[Api, ApiSpec] = {
     Api.ABORT_TRANSACTION: ApiSpec(
         txn.AbortTransactionRequest,
         txn.AbortTransactionResponse,
-        0,
-        3,
         permissions=(Rule(CLUSTER_TYPE, Operation.ALTER, cluster_name, or_else=(Operation.CLUSTER_ACTION, "cluster")),),
         is_audited=True,
     ),
     Api.DESCRIBE_PRODUCERS: ApiSpec(
         txn.DescribeProducersRequest,
         txn.DescribeProducersResponse,
-        0,
-        3,
         permissions=(Rule(TOPIC, Operation.READ, single("topic")),),
         filter=Filter(see_producer, "ProducerState", "the transactional id of a producer, if it cannot be described"),
     ),
     Api.GROUP_HEARTBEAT: ApiSpec(
         groups.GroupHeartbeatRequest,
         groups.GroupHeartbeatResponse,
-        0,
-        3,
         permissions=(
             Rule(GROUP, Operation.READ, single("group_id")),
             Rule(TOPIC, Operation.DESCRIBE, listed("topics"), when="with a subscription"),
@@ -376,8 +338,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.OFFSET_COMMIT: ApiSpec(
         groups.OffsetCommitRequest,
         groups.OffsetCommitResponse,
-        0,
-        3,
         permissions=(
             Rule(GROUP, Operation.READ, single("group_id")),
             Rule(TOPIC, Operation.READ, topics_of("offsets"), Denial.ITEM),
@@ -387,8 +347,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.OFFSET_FETCH: ApiSpec(
         groups.OffsetFetchRequest,
         groups.OffsetFetchResponse,
-        0,
-        3,
         permissions=(
             Rule(GROUP, Operation.DESCRIBE, single("group_id")),
             Rule(TOPIC, Operation.DESCRIBE, topics_of("partitions"), Denial.ITEM, when="named partitions"),
@@ -402,31 +360,23 @@ APIS: dict[Api, ApiSpec] = {
     Api.LIST_GROUPS: ApiSpec(
         groups.ListGroupsRequest,
         groups.ListGroupsResponse,
-        0,
-        3,
         filter=Filter(see_group, "GroupSummary", "groups that cannot be described, unless the cluster can"),
     ),
     Api.DESCRIBE_GROUPS: ApiSpec(
         groups.DescribeGroupsRequest,
         groups.DescribeGroupsResponse,
-        0,
-        3,
         permissions=(Rule(GROUP, Operation.DESCRIBE, listed("group_ids"), Denial.ITEM),),
         filter=Filter(see_member, "GroupMember", "topics of members that cannot be described"),
     ),
     Api.DELETE_GROUP: ApiSpec(
         groups.DeleteGroupRequest,
         groups.DeleteGroupResponse,
-        0,
-        3,
         permissions=(Rule(GROUP, Operation.DELETE, single("group_id")),),
         is_audited=True,
     ),
     Api.FIND_COORDINATOR: ApiSpec(
         groups.FindCoordinatorRequest,
         groups.FindCoordinatorResponse,
-        2,
-        3,
         permissions=(
             Rule(GROUP, Operation.DESCRIBE, lambda r: (r.key,) if r.key_type == 0 else (), when="of a group"),
             Rule(
@@ -440,22 +390,16 @@ APIS: dict[Api, ApiSpec] = {
     Api.RENEW_SHARED_TXN: ApiSpec(
         txn.RenewSharedTxnRequest,
         txn.RenewSharedTxnResponse,
-        1,
-        3,
         permissions=(Rule(TXN_ID, Operation.WRITE, single("app_id")),),
     ),
     Api.SNAPSHOT_OFFSETS: ApiSpec(
         data.SnapshotOffsetsRequest,
         data.SnapshotOffsetsResponse,
-        1,
-        3,
         permissions=(Rule(TOPIC, Operation.DESCRIBE, snapshot_topics),),
     ),
     Api.CREATE_PARTITIONS: ApiSpec(
         topics.CreatePartitionsRequest,
         topics.CreatePartitionsResponse,
-        1,
-        4,
         permissions=(Rule(TOPIC, Operation.ALTER, single("name")),),
         is_at_controller=True,
         is_audited=True,
@@ -463,8 +407,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.ALTER_BROKER_CONFIGS: ApiSpec(
         operation.AlterBrokerConfigsRequest,
         operation.AlterBrokerConfigsResponse,
-        4,
-        4,
         permissions=(Rule(CLUSTER_TYPE, Operation.ALTER_CONFIGS, cluster_name),),
         is_at_controller=True,
         is_audited=True,
@@ -473,50 +415,40 @@ APIS: dict[Api, ApiSpec] = {
     Api.DESCRIBE_BROKER_CONFIGS: ApiSpec(
         operation.DescribeBrokerConfigsRequest,
         operation.DescribeBrokerConfigsResponse,
-        4,
-        4,
         permissions=(Rule(CLUSTER_TYPE, Operation.DESCRIBE_CONFIGS, cluster_name),),
         is_from_image=True,
     ),
     Api.LOCATE_REMOTE: ApiSpec(
         data.LocateRemoteRequest,
         data.LocateRemoteResponse,
-        0,
-        3,
         permissions=(Rule(TOPIC, Operation.READ, single("topic")),),
     ),
-    Api.REPLICA_FETCH: ApiSpec(
-        cluster.ReplicaFetchRequest, cluster.ReplicaFetchResponse, 2, 4, permissions=(BROKERS_ONLY,)
-    ),
+    Api.REPLICA_FETCH: ApiSpec(cluster.ReplicaFetchRequest, cluster.ReplicaFetchResponse, permissions=(BROKERS_ONLY,)),
     Api.METADATA_FETCH: ApiSpec(
-        cluster.MetadataFetchRequest, cluster.MetadataFetchResponse, 2, 2, permissions=(BROKERS_ONLY,)
+        cluster.MetadataFetchRequest, cluster.MetadataFetchResponse, permissions=(BROKERS_ONLY,)
     ),
     Api.ALTER_PARTITION: ApiSpec(
-        cluster.AlterPartitionRequest, cluster.AlterPartitionResponse, 2, 2, permissions=(BROKERS_ONLY,)
+        cluster.AlterPartitionRequest, cluster.AlterPartitionResponse, permissions=(BROKERS_ONLY,)
     ),
     Api.CONTROLLED_SHUTDOWN: ApiSpec(
-        cluster.ControlledShutdownRequest, cluster.ControlledShutdownResponse, 2, 2, permissions=(BROKERS_ONLY,)
+        cluster.ControlledShutdownRequest, cluster.ControlledShutdownResponse, permissions=(BROKERS_ONLY,)
     ),
     Api.WRITE_TXN_MARKERS: ApiSpec(
-        cluster.WriteTxnMarkersRequest, cluster.WriteTxnMarkersResponse, 2, 5, permissions=(BROKERS_ONLY,)
+        cluster.WriteTxnMarkersRequest, cluster.WriteTxnMarkersResponse, permissions=(BROKERS_ONLY,)
     ),
     Api.ADD_PARTITIONS_TO_TXN: ApiSpec(
-        cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, 2, 5, permissions=(BROKERS_ONLY,)
+        cluster.AddPartitionsToTxnRequest, cluster.AddPartitionsToTxnResponse, permissions=(BROKERS_ONLY,)
     ),
     Api.FIND_TXN_OWNERS: ApiSpec(
-        cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, 2, 2, permissions=(BROKERS_ONLY,)
+        cluster.FindTxnOwnersRequest, cluster.FindTxnOwnersResponse, permissions=(BROKERS_ONLY,)
     ),
-    Api.SASL_HANDSHAKE: ApiSpec(
-        security.SaslHandshakeRequest, security.SaslHandshakeResponse, 2, 2, is_before_join=True
-    ),
+    Api.SASL_HANDSHAKE: ApiSpec(security.SaslHandshakeRequest, security.SaslHandshakeResponse, is_before_join=True),
     Api.SASL_AUTHENTICATE: ApiSpec(
-        security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, 2, 5, is_before_join=True
+        security.SaslAuthenticateRequest, security.SaslAuthenticateResponse, is_before_join=True
     ),
     Api.ALTER_USER_SCRAM_CREDENTIALS: ApiSpec(
         security.AlterUserScramCredentialsRequest,
         security.AlterUserScramCredentialsResponse,
-        2,
-        4,
         permissions=(Rule(USER, Operation.ALTER, altered_users, or_else=(Operation.ALTER, "cluster")),),
         is_at_controller=True,
         is_audited=True,
@@ -525,8 +457,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiSpec(
         security.DescribeUserScramCredentialsRequest,
         security.DescribeUserScramCredentialsResponse,
-        2,
-        4,
         permissions=(
             Rule(
                 USER, Operation.DESCRIBE, listed("names"), or_else=(Operation.DESCRIBE, "cluster"), when="named users"
@@ -543,22 +473,16 @@ APIS: dict[Api, ApiSpec] = {
     Api.OFFSETS_FOR_LEADER_EPOCH: ApiSpec(
         data.OffsetsForLeaderEpochRequest,
         data.OffsetsForLeaderEpochResponse,
-        2,
-        3,
         permissions=(Rule(TOPIC, Operation.DESCRIBE, topics_of("partitions"), Denial.ITEM),),
         item_results=ItemResults("partitions", data.EpochEndOffset),
     ),
     Api.HOLD_TRANSACTIONS: ApiSpec(
-        cluster.HoldTransactionsRequest, cluster.HoldTransactionsResponse, 2, 2, permissions=(BROKERS_ONLY,)
+        cluster.HoldTransactionsRequest, cluster.HoldTransactionsResponse, permissions=(BROKERS_ONLY,)
     ),
-    Api.LIST_COMMITS: ApiSpec(
-        cluster.ListCommitsRequest, cluster.ListCommitsResponse, 4, 4, permissions=(BROKERS_ONLY,)
-    ),
+    Api.LIST_COMMITS: ApiSpec(cluster.ListCommitsRequest, cluster.ListCommitsResponse, permissions=(BROKERS_ONLY,)),
     Api.FORWARD: ApiSpec(
         cluster.ForwardRequest,
         cluster.ForwardResponse,
-        4,
-        4,
         permissions=(BROKERS_ONLY,),
         is_from_image=True,
         has_long_header=True,
@@ -566,8 +490,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.ALTER_PARTITION_REASSIGNMENTS: ApiSpec(
         operation.AlterPartitionReassignmentsRequest,
         operation.AlterPartitionReassignmentsResponse,
-        2,
-        3,
         permissions=(OPERATORS,),
         is_at_controller=True,
         is_audited=True,
@@ -575,16 +497,12 @@ APIS: dict[Api, ApiSpec] = {
     Api.LIST_PARTITION_REASSIGNMENTS: ApiSpec(
         operation.ListPartitionReassignmentsRequest,
         operation.ListPartitionReassignmentsResponse,
-        2,
-        3,
         permissions=(Rule(CLUSTER_TYPE, Operation.DESCRIBE, cluster_name),),
         is_at_controller=True,
     ),
     Api.ELECT_LEADERS: ApiSpec(
         operation.ElectLeadersRequest,
         operation.ElectLeadersResponse,
-        2,
-        3,
         permissions=(OPERATORS,),
         is_at_controller=True,
         is_audited=True,
@@ -592,8 +510,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.CORDON_BROKER: ApiSpec(
         operation.CordonBrokerRequest,
         operation.CordonBrokerResponse,
-        2,
-        3,
         permissions=(OPERATORS,),
         is_at_controller=True,
         is_audited=True,
@@ -601,34 +517,26 @@ APIS: dict[Api, ApiSpec] = {
     Api.DESCRIBE_CLUSTER: ApiSpec(
         operation.DescribeClusterRequest,
         operation.DescribeClusterResponse,
-        2,
-        3,
         permissions=(Rule(CLUSTER_TYPE, Operation.DESCRIBE, cluster_name),),
         is_from_image=True,
     ),
     Api.DESCRIBE_LOG_DIRS: ApiSpec(
         operation.DescribeLogDirsRequest,
         operation.DescribeLogDirsResponse,
-        2,
-        5,
         permissions=(Rule(CLUSTER_TYPE, Operation.DESCRIBE, cluster_name),),
     ),
     Api.DIRECTORY_FAILED: ApiSpec(
-        cluster.DirectoryFailedRequest, cluster.DirectoryFailedResponse, 2, 4, permissions=(BROKERS_ONLY,)
+        cluster.DirectoryFailedRequest, cluster.DirectoryFailedResponse, permissions=(BROKERS_ONLY,)
     ),
     Api.ALTER_SECURITY_RECORDS: ApiSpec(
         cluster.AlterSecurityRecordsRequest,
         cluster.AlterSecurityRecordsResponse,
-        2,
-        2,
         permissions=(BROKERS_ONLY,),
         is_at_controller=True,
     ),
     Api.CREATE_ACLS: ApiSpec(
         acls.CreateAclsRequest,
         acls.CreateAclsResponse,
-        2,
-        4,
         permissions=(Rule(CLUSTER_TYPE, Operation.ALTER, cluster_name),),
         is_at_controller=True,
         is_audited=True,
@@ -637,8 +545,6 @@ APIS: dict[Api, ApiSpec] = {
     Api.DELETE_ACLS: ApiSpec(
         acls.DeleteAclsRequest,
         acls.DeleteAclsResponse,
-        2,
-        4,
         permissions=(Rule(CLUSTER_TYPE, Operation.ALTER, cluster_name),),
         is_at_controller=True,
         is_audited=True,
@@ -647,24 +553,18 @@ APIS: dict[Api, ApiSpec] = {
     Api.DESCRIBE_ACLS: ApiSpec(
         acls.DescribeAclsRequest,
         acls.DescribeAclsResponse,
-        2,
-        4,
         permissions=(Rule(CLUSTER_TYPE, Operation.DESCRIBE, cluster_name),),
         is_from_image=True,
     ),
     Api.DESCRIBE_CLIENT_QUOTAS: ApiSpec(
         quotas.DescribeClientQuotasRequest,
         quotas.DescribeClientQuotasResponse,
-        2,
-        4,
         permissions=(Rule(CLUSTER_TYPE, Operation.DESCRIBE_CONFIGS, cluster_name),),
         is_from_image=True,
     ),
     Api.ALTER_CLIENT_QUOTAS: ApiSpec(
         quotas.AlterClientQuotasRequest,
         quotas.AlterClientQuotasResponse,
-        2,
-        4,
         permissions=(Rule(CLUSTER_TYPE, Operation.ALTER_CONFIGS, cluster_name),),
         is_at_controller=True,
         is_audited=True,
@@ -673,15 +573,11 @@ APIS: dict[Api, ApiSpec] = {
     Api.REPORT_LAKE: ApiSpec(
         lakes.ReportLakeRequest,
         lakes.ReportLakeResponse,
-        4,
-        4,
         permissions=(Rule(TOPIC, Operation.ALTER_CONFIGS, single("topic")),),
     ),
     Api.DESCRIBE_LAKES: ApiSpec(
         lakes.DescribeLakesRequest,
         lakes.DescribeLakesResponse,
-        4,
-        4,
         permissions=(Rule(TOPIC, Operation.DESCRIBE, listed("topics")),),
     ),
 }

@@ -33,7 +33,7 @@ class Since(NamedTuple):
     ignorable: bool = False
 
 
-ThrottleMs = Annotated[int, Since(3, ignorable=True)]
+ThrottleMs = int
 """Field of an answer: time in ms for which the broker reads nothing more from the connection, because of a quota. The
 broker computes the time after the rest of the answer."""
 
@@ -42,11 +42,11 @@ MetadataVersion = tuple[Int64, Int64]
 """Version of the metadata that a broker uses: the controller's epoch, and the zxid of the controller's write. A newer
 version compares as greater."""
 NO_VERSION: MetadataVersion = (-1, -1)
-"""The version of a broker that has no cluster or runs an earlier release."""
-AnswerVersion = Annotated[MetadataVersion, Since(4, ignorable=True)]
+"""The version of a broker that has no metadata yet."""
+AnswerVersion = MetadataVersion
 """Field of the answer to a change: the metadata version that the answering broker uses now. The version includes the
 change."""
-AtLeast = Annotated[MetadataVersion, Since(4, ignorable=True)]
+AtLeast = MetadataVersion
 """Field of a request: the metadata version of an earlier change by the client. A broker with older metadata waits for
 this version before it answers, but only a few seconds."""
 

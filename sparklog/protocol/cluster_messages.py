@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, Int32, Int64, Message, Name, Partition, Since, Text
+from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX, Int32, Int64, Message, Name, Partition, Text
 from sparklog.protocol.topic_messages import REPLICAS_MAX, REQUEST_ID_CHARS_MAX, BrokerId
 from sparklog.security.records import CHANGES_MAX, KEY_CHARS_MAX, VALUE_BYTES_MAX
 
@@ -26,7 +26,6 @@ COMMITS_MAX = 200_000
 """Largest number of transactions that a snapshot of offsets compares. A transaction counts once for each of its
 partitions."""
 NO_SESSION = 0
-NOT_ASKED = -2
 
 
 class MissingOffsets(Message):
@@ -41,9 +40,8 @@ class ReplicaFetchPartition(Message):
     """State of a follower's log, which has the records from `log_start_offset` to before `fetch_offset`, except `gaps`.
 
     `last_epoch`: leader epoch of the last record; -1: the log is empty. `high_watermark`: the high watermark that the
-    follower knows. `gaps` is not ignorable, because a leader that skips the field would take the log for complete.
-    `copied_to`: the value in the leader's last result, so that the leader answers when the value has changed; NOT_ASKED
-    from a broker of an earlier release.
+    follower knows. `copied_to`: the value in the leader's last result, so that the leader answers when the
+    value has changed.
     """
 
     topic: Name
@@ -54,8 +52,8 @@ class ReplicaFetchPartition(Message):
     log_start_offset: Int64
     high_watermark: Int64
     max_bytes: Annotated[int, Meta(ge=0)]
-    gaps: Annotated[list[MissingOffsets], Meta(max_length=GAPS_MAX), Since(4)] = []
-    copied_to: Annotated[Int64, Since(4, ignorable=True)] = NOT_ASKED
+    gaps: Annotated[list[MissingOffsets], Meta(max_length=GAPS_MAX)] = []
+    copied_to: Int64 = -1
 
 
 class ForgottenPartition(Message):
@@ -117,9 +115,9 @@ class ReplicaFetchResult(Message):
     segments: Annotated[list[Int64], Meta(max_length=SEGMENTS_MAX)] = []
     """First offsets of the leader's segments in the payload's offsets. The follower starts segments at the same
     offsets, because copies in the object store are whole segments and have to fit the log of every replica."""
-    gaps: Annotated[list[MissingOffsets], Meta(max_length=GAPS_MAX), Since(4, ignorable=True)] = []
+    gaps: Annotated[list[MissingOffsets], Meta(max_length=GAPS_MAX)] = []
     """Gaps of the leader's log from the fetch offset to `next_offset`. A result can have gaps without batches."""
-    copied_to: Annotated[Int64, Since(4, ignorable=True)] = -1
+    copied_to: Int64 = -1
     """All replicas have the records below this offset; -1: at least one replica is out of sync."""
 
 
@@ -232,7 +230,7 @@ class DirectoryFailedRequest(Message):
     broker_id: BrokerId
     broker_epoch: Int64
     partitions: Annotated[list[OfflinePartition], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)]
-    room: Annotated[int, Meta(ge=0, le=2), Since(4)] = 0
+    room: Annotated[int, Meta(ge=0, le=2)] = 0
 
 
 class DirectoryFailedResponse(Message):
@@ -240,7 +238,7 @@ class DirectoryFailedResponse(Message):
     broker can lead now. `moved`: with a full disk, number of partitions whose ISR the reporting broker has left."""
 
     leaderless: Annotated[int, Meta(ge=0)]
-    moved: Annotated[int, Meta(ge=0), Since(4, ignorable=True)] = 0
+    moved: Annotated[int, Meta(ge=0)] = 0
 
 
 MARKERS_MAX = PARTITIONS_PER_REQUEST_MAX
@@ -262,7 +260,7 @@ class TransactionMarker(Message):
     producer_id: Int64
     producer_epoch: Annotated[int, Meta(ge=-1, le=32_767)]
     commit: bool
-    keeps_epoch: Annotated[bool, Since(5)] = False
+    keeps_epoch: bool = False
 
 
 class WriteTxnMarkersRequest(Message):
@@ -274,7 +272,7 @@ class WriteTxnMarkersRequest(Message):
 
     coordinator_epoch: Int32
     markers: Annotated[list[TransactionMarker], Meta(min_length=1, max_length=MARKERS_MAX)]
-    started_ms: Annotated[int, Meta(ge=-1, le=2**62), Since(4, ignorable=True)] = -1
+    started_ms: Annotated[int, Meta(ge=-1, le=2**62)] = -1
 
 
 class WriteTxnMarkersResponse(Message):
@@ -300,7 +298,7 @@ class AddPartitionsToTxnResponse(Message):
     of the transaction; -1: not known."""
 
     added: Annotated[int, Meta(ge=0)]
-    started_ms: Annotated[int, Meta(ge=-1, le=2**62), Since(5, ignorable=True)] = -1
+    started_ms: Annotated[int, Meta(ge=-1, le=2**62)] = -1
 
 
 class FindTxnOwnersRequest(Message):

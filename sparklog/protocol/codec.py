@@ -6,13 +6,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import structs
 
 from sparklog.errors import InvalidRequestError, UnsupportedApiError, UnsupportedVersionError
 from sparklog.format.decoders import msgpack_decoder
 from sparklog.protocol.apis import APIS, Api, ApiSpec
 from sparklog.protocol.base import Message
-from sparklog.protocol.messages import ErrorBody, HandshakeRequest
+from sparklog.protocol.messages import ErrorBody
 from sparklog.protocol.versions import forget_newer, in_version
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -41,20 +40,7 @@ M = TypeVar("M", bound=Message)
 def encode(message: Message, version: int | None = None) -> bytes:
     """Encode the message as MessagePack. `version`: encode only the fields of this older version; None: all fields.
     Raises UnsupportedVersionError if a field that must not be ignored would be left out."""
-    if isinstance(message, HandshakeRequest):
-        return _ENCODER.encode(_without_silent_end(message))
     return _ENCODER.encode(message if version is None else in_version(message, version))
-
-
-_HANDSHAKE_FIELDS = 3
-"""Number of fields that every HANDSHAKE request has."""
-
-
-def _without_silent_end(hello: HandshakeRequest) -> list[Any]:
-    values = list(structs.astuple(hello))
-    while len(values) > _HANDSHAKE_FIELDS and not values[-1]:
-        values.pop()
-    return values
 
 
 def encode_value(value: object, version: int | None = None) -> bytes:

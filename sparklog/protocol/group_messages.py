@@ -15,7 +15,6 @@ from sparklog.protocol.base import (
     Message,
     Name,
     Partition,
-    Since,
     Text,
     ThrottleMs,
 )
@@ -128,12 +127,12 @@ class OffsetFetchRequest(Message):
     member_id: Text = ""
     member_epoch: Int32 = -1
     """Epoch of the member `member_id`, which the broker checks; -1: not checked."""
-    paged: Annotated[bool, Since(1, ignorable=True)] = False
+    paged: bool = False
     """True if the client reads long answers page by page."""
-    after_topic: Annotated[Name, Since(1)] = ""
+    after_topic: Name = ""
     """Without `partitions`: the last topic of the page before; "": the first page. With `partitions`, the client names
     the remaining ones instead."""
-    after_partition: Annotated[Int32, Since(1)] = -1
+    after_partition: Int32 = -1
     """The last partition of the page before."""
 
 
@@ -155,7 +154,7 @@ class OffsetFetchResponse(Message):
     True if a further page follows."""
 
     offsets: list[FetchedOffset]
-    more: Annotated[bool, Since(1)] = False
+    more: bool = False
     throttle_ms: ThrottleMs = 0
 
 
@@ -164,8 +163,8 @@ class ListGroupsRequest(Message):
     by page. `after`: last id of the page before; "": the first page."""
 
     states: Annotated[list[Text], Meta(max_length=20)] = []
-    paged: Annotated[bool, Since(1, ignorable=True)] = False
-    after: Annotated[Text, Since(1)] = ""
+    paged: bool = False
+    after: Text = ""
 
 
 class GroupSummary(Message):
@@ -182,7 +181,7 @@ class ListGroupsResponse(Message):
     """Groups in the order of their ids. `more`: True if a further page follows."""
 
     groups: list[GroupSummary]
-    more: Annotated[bool, Since(1)] = False
+    more: bool = False
     throttle_ms: ThrottleMs = 0
 
 
@@ -192,8 +191,8 @@ class DescribeGroupsRequest(Message):
     group from this index on."""
 
     group_ids: Annotated[list[Name], Meta(min_length=1, max_length=10_000)]
-    paged: Annotated[bool, Since(1, ignorable=True)] = False
-    members_from: Annotated[int, Meta(ge=0, le=2**31 - 1), Since(1)] = 0
+    paged: bool = False
+    members_from: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
 
 
 class GroupMember(Message):
@@ -225,9 +224,9 @@ class DescribeGroupsResponse(Message):
     """One group per id of the request, in its order. An id that is named twice has one group."""
 
     groups: list[GroupDetails]
-    more: Annotated[bool, Since(1)] = False
+    more: bool = False
     """True if a further page follows."""
-    members_from: Annotated[int, Since(1)] = -1
+    members_from: int = -1
     """Index of the first member of the last group that is not in this page; -1: all its members are."""
     throttle_ms: ThrottleMs = 0
 

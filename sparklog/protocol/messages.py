@@ -20,7 +20,6 @@ from sparklog.protocol.base import (
     Message,
     Name,
     Partition,
-    Since,
     Text,
     ThrottleMs,
 )
@@ -36,13 +35,12 @@ class ErrorBody(Message):
     """Header of every response with an error code.
 
     The text has no limit, because a decoder would refuse the whole body for a text that is too long. `version_min` and
-    `version_max`: with UNSUPPORTED_VERSION, the versions of the API that the broker has; otherwise -1. Trailing fields
-    without information are left out.
+    `version_max`: with UNSUPPORTED_VERSION, the versions of the API that the broker has; otherwise -1.
     """
 
     message: str = ""
-    version_min: Annotated[int, Since(1, ignorable=True)] = -1
-    version_max: Annotated[int, Since(1, ignorable=True)] = -1
+    version_min: int = -1
+    version_max: int = -1
     throttle_ms: ThrottleMs = 0
 
 
@@ -51,8 +49,8 @@ class HandshakeRequest(Message):
     the client sees it (HOST:PORT; "": not given), so that the broker notices a proxy or an address translation in
     between.
 
-    HANDSHAKE has one version only, because it comes before versions are known. The fields after the first three were
-    added later: an older broker skips them, and `encode` leaves out those that are empty at the end. `client_id`: the
+    HANDSHAKE has one version only, because it comes before versions are known. A field of a later release comes last,
+    and an older broker skips it. `client_id`: the
     client's `client.id`; "": none is set, and the broker uses `client_name`. `gateway`: name of the gateway that serves
     Kafka's clients over this connection; "": the client is none, or the broker's own gateway.
     """
@@ -125,8 +123,8 @@ class ProduceResult(Message):
     message: str = ""
     newest_schema_id: int = -1
     base_offsets: list[int] = []
-    leader_id: Annotated[int, Since(2, ignorable=True)] = -1
-    leader_epoch: Annotated[int, Since(2, ignorable=True)] = -1
+    leader_id: int = -1
+    leader_epoch: int = -1
 
 
 class ProduceResponse(Message):
@@ -134,8 +132,8 @@ class ProduceResponse(Message):
     `throttle_ms`: time in ms for which the broker reads nothing more from the connection, because of a quota."""
 
     results: list[ProduceResult]
-    brokers: Annotated[list[BrokerEndpoint], Since(2, ignorable=True)] = []
-    throttle_ms: Annotated[int, Since(2, ignorable=True)] = 0
+    brokers: list[BrokerEndpoint] = []
+    throttle_ms: int = 0
 
 
 class FetchPartition(Message):
@@ -148,7 +146,7 @@ class FetchPartition(Message):
     fetch_offset: Int64
     max_bytes: Annotated[int, Meta(ge=0)]
     leader_epoch: Int32 = -1
-    leader_only: Annotated[bool, Since(2, ignorable=True)] = False
+    leader_only: bool = False
 
 
 class FetchRequest(Message):
@@ -164,7 +162,7 @@ class FetchRequest(Message):
     max_bytes: Annotated[int, Meta(ge=0)]
     isolation: Annotated[int, Meta(ge=0, le=1)]
     partitions: Annotated[list[FetchPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
-    rack: Annotated[Text, Since(2, ignorable=True)] = ""
+    rack: Text = ""
 
 
 class AbortedRange(Message):
@@ -195,9 +193,9 @@ class FetchResult(Message):
     length_bytes: int = 0
     message: str = ""
     aborted: list[AbortedRange] = []
-    leader_id: Annotated[int, Since(2, ignorable=True)] = -1
-    leader_epoch: Annotated[int, Since(2, ignorable=True)] = -1
-    preferred_replica: Annotated[int, Since(2, ignorable=True)] = -1
+    leader_id: int = -1
+    leader_epoch: int = -1
+    preferred_replica: int = -1
 
 
 class FetchResponse(Message):
@@ -205,8 +203,8 @@ class FetchResponse(Message):
     `brokers`: addresses of the brokers that results name. `throttle_ms`: as in ProduceResponse."""
 
     results: list[FetchResult]
-    brokers: Annotated[list[BrokerEndpoint], Since(2, ignorable=True)] = []
-    throttle_ms: Annotated[int, Since(2, ignorable=True)] = 0
+    brokers: list[BrokerEndpoint] = []
+    throttle_ms: int = 0
 
 
 class EpochPartition(Message):
@@ -253,7 +251,7 @@ class ListOffsetsPartition(Message):
     topic: Name
     partition: Partition
     timestamp_ms: Annotated[int, Meta(ge=-5, le=2**62)]
-    leader_epoch: Annotated[Int32, Since(2, ignorable=True)] = -1
+    leader_epoch: Int32 = -1
 
 
 class ListOffsetsRequest(Message):
@@ -266,7 +264,7 @@ class ListOffsetsRequest(Message):
 
     partitions: Annotated[list[ListOffsetsPartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
     isolation: Annotated[int, Meta(ge=0, le=1)] = 0
-    all_at_once: Annotated[bool, Since(2, ignorable=True)] = False
+    all_at_once: bool = False
 
 
 class ListOffsetsResult(Message):
@@ -280,8 +278,8 @@ class ListOffsetsResult(Message):
     offset: int = -1
     timestamp_ms: int = -1
     message: str = ""
-    leader_epoch: Annotated[int, Since(2, ignorable=True)] = -1
-    has_commits_behind: Annotated[bool, Since(4, ignorable=True)] = False
+    leader_epoch: int = -1
+    has_commits_behind: bool = False
 
 
 class ListOffsetsResponse(Message):

@@ -22,7 +22,6 @@ from sparklog.protocol.base import (
     Message,
     Name,
     Partition,
-    Since,
     ThrottleMs,
 )
 from sparklog.protocol.topic_messages import REPLICAS_MAX, BrokerId
@@ -185,7 +184,7 @@ class LogDir(Message):
     usable_bytes: Int64 = -1
     partitions: int = 0
     size_bytes: Int64 = 0
-    put_aside: Annotated[int, Since(5, ignorable=True)] = 0
+    put_aside: int = 0
 
 
 class DescribeLogDirsResponse(Message):

@@ -90,6 +90,5 @@ def altered_users(request: Any) -> Sequence[str]:
 
 BROKERS_ONLY = Rule(CLUSTER_TYPE, Operation.CLUSTER_ACTION, cluster_name)
 OPERATORS = Rule(CLUSTER_TYPE, Operation.ALTER, cluster_name, or_else=(Operation.CLUSTER_ACTION, "cluster"))
-"""Requests of operators. ClusterAction is sufficient, too, because brokers of earlier releases send these requests to
-the controller as their own."""
+"""Requests of operators. ClusterAction is sufficient, too: brokers are allowed to make every change of operators."""
 TRANSACTIONAL = Rule(TXN_ID, Operation.WRITE, transactional_id_of)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparklog.protocol.base import NO_VERSION, AnswerVersion, AtLeast, Message, Since, ThrottleMs
+from sparklog.protocol.base import NO_VERSION, AnswerVersion, AtLeast, Message, ThrottleMs
 from sparklog.security.principals import NAME_CHARS_MAX
 from sparklog.security.sasl import TOKEN_BYTES_MAX
 
@@ -54,7 +54,7 @@ class SaslAuthenticateResponse(Message):
     auth_bytes: bytes = b""
     session_lifetime_ms: int = 0
     message: str = ""
-    principal: Annotated[str, Since(5, ignorable=True)] = ""
+    principal: str = ""
     """The client's principal, such as User:alice; "" before the exchange is over."""
 
 

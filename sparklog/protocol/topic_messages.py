@@ -17,7 +17,6 @@ from sparklog.protocol.base import (
     Int32,
     Message,
     Name,
-    Since,
     Text,
     ThrottleMs,
 )
@@ -32,22 +31,22 @@ class MetadataRequest(Message):
 
     topics: Annotated[list[Name], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
     """Topics to describe; None: all topics."""
-    paged: Annotated[bool, Since(1, ignorable=True)] = False
+    paged: bool = False
     """True if the client reads long answers page by page. If False, an answer that is too long is an error."""
-    after: Annotated[Name, Since(1)] = ""
+    after: Name = ""
     """Topic after which the page begins, in the order of `topics` or, without `topics`, by name; "": the first page."""
-    schemas_from: Annotated[Int32, Since(1)] = -1
+    schemas_from: Int32 = -1
     """If not -1, the page begins with the schemas of the topic `after` from this schema id on, without its
     partitions."""
-    with_schemas: Annotated[bool, Since(1, ignorable=True)] = True
+    with_schemas: bool = True
     """False: the answer has no schemas."""
-    with_partitions: Annotated[bool, Since(1, ignorable=True)] = True
+    with_partitions: bool = True
     """False: the answer has no partitions, but their number (`partition_count`)."""
-    create_missing: Annotated[bool, Since(1, ignorable=True)] = False
+    create_missing: bool = False
     """True if the client is about to write to `topics`, at most AUTO_CREATED_MAX. The broker creates missing topics if
     its auto.create.topics.enable allows it."""
     at_least: AtLeast = NO_VERSION
-    to_write: Annotated[bool, Since(5, ignorable=True)] = False
+    to_write: bool = False
     """True: topics that the client may describe but not write are answered as denied."""
 
 
@@ -61,7 +60,7 @@ class BrokerEndpoint(Message):
     broker_id: int
     host: str
     port: int
-    rack: Annotated[str, Since(2, ignorable=True)] = ""
+    rack: str = ""
 
 
 class PartitionState(Message):
@@ -84,11 +83,11 @@ class PartitionState(Message):
     size_bytes: int = -1
     local_log_start_offset: int = -1
     remote_size_bytes: int = -1
-    write_error: Annotated[str, Since(1, ignorable=True)] = ""
-    elr: Annotated[tuple[int, ...], Since(2, ignorable=True)] = ()
+    write_error: str = ""
+    elr: tuple[int, ...] = ()
     """Eligible leader replicas (KIP-966): replicas that are not in sync but have all committed records."""
-    adding: Annotated[tuple[int, ...], Since(2, ignorable=True)] = ()
-    removing: Annotated[tuple[int, ...], Since(2, ignorable=True)] = ()
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
 
 
 class SchemaVersion(Message):
@@ -117,7 +116,7 @@ class TopicState(Message):
     configs: dict[str, Any] = {}
     created_ms: int = 0
     broker_defaults: dict[str, Any] = {}
-    partition_count: Annotated[int, Since(1, ignorable=True)] = -1
+    partition_count: int = -1
 
 
 class MetadataResponse(Message):
@@ -128,8 +127,8 @@ class MetadataResponse(Message):
     controller: int
     brokers: list[BrokerEndpoint]
     topics: list[TopicState]
-    more: Annotated[bool, Since(1)] = False
-    schemas_from: Annotated[int, Since(1)] = -1
+    more: bool = False
+    schemas_from: int = -1
     throttle_ms: ThrottleMs = 0
 
 
@@ -148,16 +147,15 @@ class CreateTopicRequest(Message):
     key_columns: Annotated[list[Text], Meta(max_length=100)] = []
     timestamp_column: Text | None = None
     configs: Annotated[dict[Name, ConfigValue], Meta(max_length=CONFIGS_MAX)] = {}
-    replication_factor: Annotated[Int32, Since(2)] = -1
-    assignment: Annotated[
+    replication_factor: Int32 = -1
+    assignment: (
         Annotated[
             list[Annotated[list[BrokerId], Meta(max_length=REPLICAS_MAX)]], Meta(max_length=PARTITIONS_PER_TOPIC_MAX)
         ]
-        | None,
-        Since(2),
-    ] = None
-    owner: Annotated[str, Meta(max_length=1_024), Since(2, ignorable=True)] = ""
-    request_id: Annotated[str, Meta(max_length=REQUEST_ID_CHARS_MAX), Since(4, ignorable=True)] = ""
+        | None
+    ) = None
+    owner: Annotated[str, Meta(max_length=1_024)] = ""
+    request_id: Annotated[str, Meta(max_length=REQUEST_ID_CHARS_MAX)] = ""
 
 
 class CreateTopicResponse(Message):
@@ -173,7 +171,7 @@ class DeleteTopicRequest(Message):
     cannot delete a newer topic of the same name; "": delete the topic with any id."""
 
     name: Name
-    topic_id: Annotated[str, Meta(max_length=TOPIC_ID_CHARS_MAX), Since(4, ignorable=True)] = ""
+    topic_id: Annotated[str, Meta(max_length=TOPIC_ID_CHARS_MAX)] = ""
 
 
 class DeleteTopicResponse(Message):

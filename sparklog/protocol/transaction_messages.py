@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from sparklog.protocol.base import Int32, Int64, Message, Name, Partition, Since, Text, ThrottleMs
+from sparklog.protocol.base import Int32, Int64, Message, Name, Partition, Text, ThrottleMs
 from sparklog.types import SHARED_PREFIX
 
 INPUT_CHARS_MAX = 1_000
@@ -30,7 +30,7 @@ class InitProducerIdRequest(Message):
     transaction_timeout_ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 60_000
     producer_id: Int64 = -1
     producer_epoch: Int32 = -1
-    fencing_token: Annotated[bool, Since(2, ignorable=True)] = False
+    fencing_token: bool = False
 
 
 class InitProducerIdResponse(Message):
@@ -65,7 +65,7 @@ class EndTxnRequest(Message):
     producer_id: Int64
     producer_epoch: Int32
     committed: bool
-    keeps_epoch: Annotated[bool, Since(5)] = False
+    keeps_epoch: bool = False
 
 
 class EndTxnResponse(Message):
@@ -90,7 +90,7 @@ class JoinSharedTxnRequest(Message):
     run_id: Text
     fencing_token: Int64
     timeout_ms: Annotated[int, Meta(ge=1, le=604_800_000)] = 3_600_000
-    lease_ms: Annotated[int, Meta(ge=0, le=604_800_000), Since(1, ignorable=True)] = 0
+    lease_ms: Annotated[int, Meta(ge=0, le=604_800_000)] = 0
 
 
 class JoinSharedTxnResponse(Message):
@@ -104,8 +104,8 @@ class JoinSharedTxnResponse(Message):
     committed: bool
     producer_id: int = -1
     producer_epoch: int = -1
-    last_committed_version: Annotated[int, Since(1, ignorable=True)] = -1
-    last_committed_input: Annotated[str, Since(1, ignorable=True)] = ""
+    last_committed_version: int = -1
+    last_committed_input: str = ""
     throttle_ms: ThrottleMs = 0
 
 
@@ -120,7 +120,7 @@ class EndSharedTxnRequest(Message):
     fencing_token: Int64
     committed: bool
     committed_participants: Annotated[list[Int64], Meta(max_length=PARTICIPANTS_MAX)] = []
-    input: Annotated[str, Meta(max_length=INPUT_CHARS_MAX), Since(1, ignorable=True)] = ""
+    input: Annotated[str, Meta(max_length=INPUT_CHARS_MAX)] = ""
 
 
 class EndSharedTxnResponse(Message):
@@ -128,8 +128,8 @@ class EndSharedTxnResponse(Message):
     not given."""
 
     committed: bool
-    last_committed_version: Annotated[int, Since(1, ignorable=True)] = -1
-    last_committed_input: Annotated[str, Since(1, ignorable=True)] = ""
+    last_committed_version: int = -1
+    last_committed_input: str = ""
     throttle_ms: ThrottleMs = 0
 
 
@@ -157,8 +157,8 @@ class ListTransactionsRequest(Message):
 
     states: Annotated[list[Text], Meta(max_length=20)] = []
     running_ms_min: Annotated[int, Meta(ge=0, le=2**62)] = 0
-    paged: Annotated[bool, Since(1, ignorable=True)] = False
-    after: Annotated[Text, Since(1)] = ""
+    paged: bool = False
+    after: Text = ""
 
 
 class TransactionSummary(Message):
@@ -188,7 +188,7 @@ class ListTransactionsResponse(Message):
     """Transactions in the order of their ids. `more`: True if a further page follows."""
 
     transactions: list[TransactionSummary]
-    more: Annotated[bool, Since(1)] = False
+    more: bool = False
     throttle_ms: ThrottleMs = 0
 
 
@@ -198,8 +198,8 @@ class DescribeTransactionsRequest(Message):
     the first requested id from this index on."""
 
     transactional_ids: Annotated[list[TransactionalId], Meta(min_length=1, max_length=10_000)]
-    paged: Annotated[bool, Since(1, ignorable=True)] = False
-    partitions_from: Annotated[int, Meta(ge=0, le=2**31 - 1), Since(1)] = 0
+    paged: bool = False
+    partitions_from: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
 
 
 class TransactionPartition(Message):
@@ -234,9 +234,9 @@ class DescribeTransactionsResponse(Message):
     """One transaction per id of the request, in its order. An id that is named twice has one transaction."""
 
     transactions: list[TransactionDetails]
-    more: Annotated[bool, Since(1)] = False
+    more: bool = False
     """True if a further page follows."""
-    partitions_from: Annotated[int, Since(1)] = -1
+    partitions_from: int = -1
     """Index of the first partition of the last transaction that is not in this page; -1: all its partitions are."""
     throttle_ms: ThrottleMs = 0
 
@@ -264,8 +264,8 @@ class DescribeProducersRequest(Message):
 
     topic: Name
     partition: Partition
-    paged: Annotated[bool, Since(1, ignorable=True)] = False
-    after: Annotated[Int64, Since(1)] = -1
+    paged: bool = False
+    after: Int64 = -1
 
 
 class ProducerState(Message):
@@ -292,7 +292,7 @@ class DescribeProducersResponse(Message):
     """Producers in order of their ids."""
     last_stable_offset: int = -1
     """Offset of the first open transaction, or the high watermark; -1: not known."""
-    more: Annotated[bool, Since(1)] = False
+    more: bool = False
     """True if the partition remembers further producers."""
     throttle_ms: ThrottleMs = 0
     """Time in ms that the client has to wait before its next request."""

@@ -52,8 +52,7 @@ class OffsetRange(NamedTuple):
     """The offsets [start, end) of a partition, and in the batch with `start` also the offsets from `floor` on.
 
     The floor is below the start if the start was found by a timestamp. A row with a null timestamp counts with the
-    largest timestamp of its batch. Brokers of an earlier release skip such rows in the look-up, so the found offset can
-    be too high within the batch.
+    largest timestamp of its batch.
     """
 
     partition: int

@@ -90,7 +90,7 @@ def recorded_changes() -> dict[str, str]:
     """By name of an API in a version, the hash of its newest recorded text. Raises ValueError for one without a
     reason."""
     newest: dict[str, str] = {}
-    for change in tomllib.loads(CHANGES.read_text())["change"]:
+    for change in tomllib.loads(CHANGES.read_text()).get("change", []):
         if len(str(change["reason"]).split()) < 5:
             raise ValueError(f"{CHANGES.name}: the change of {change['fields']} needs a reason, in a sentence")
         newest[str(change["fields"])] = str(change["sha256"])

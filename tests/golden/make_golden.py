@@ -11,7 +11,6 @@ never a silent rewrite.
 from __future__ import annotations
 
 import argparse
-import struct
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.format.batch import assign_producer, decode_header, encode_batch, encode_marker, stamp_batch
-from sparklog.format.checksum import crc32c
 from sparklog.format.envelope_layout import no_keys_and_headers
 from sparklog.format.offset_index import OffsetIndex
 from sparklog.format.packed_batch import encode_packed_batch
@@ -201,26 +199,13 @@ PRODUCERS = ProducerSnapshot(
     120,
     [
         ProducerState(77, BASE_MS, 112, -1, 1, 3, ()),
-        ProducerState(79, BASE_MS + 1, -1, 117, -1, 0, (ProducedBatch(117, 119, BASE_MS + 1, 2**31 - 2, 0),)),
+        ProducerState(
+            79, BASE_MS + 1, -1, 117, -1, 0, (ProducedBatch(117, 119, BASE_MS + 1, 2**31 - 2, 0, 0xDEADBEEF),)
+        ),
     ],
     [(114, 116)],
     [AbortedFile(100, 113, 2, entries_crc(ABORTED))],
 )
-PRODUCERS_WITH_CRC = PRODUCERS._replace(
-    producers=[p._replace(batches=tuple(b._replace(crc=0xDEADBEEF) for b in p.batches)) for p in PRODUCERS.producers]
-)
-
-
-def snapshot_of_version_1(snapshot: ProducerSnapshot) -> bytes:
-    """As it was written before batches had a CRC there."""
-    batches = [b for p in snapshot.producers for b in p.batches]
-    counts = len(snapshot.producers), len(batches), len(snapshot.waiting), len(snapshot.aborted_files)
-    body = struct.pack("<IqIIII", 1, snapshot.offset, *counts)
-    body += b"".join(struct.pack("<qqqqihH", *p[:-1], len(p.batches)) for p in snapshot.producers)
-    body += b"".join(struct.pack("<qqqii", *b[:-1]) for b in batches)
-    body += b"".join(struct.pack("<qq", *w) for w in snapshot.waiting)
-    body += b"".join(struct.pack("<qqII", *f) for f in snapshot.aborted_files)
-    return b"SLPS" + struct.pack("<I", crc32c(body)) + body
 
 
 def segment(schema: pa.Schema, topic: str, batches: list[bytes]) -> bytes:
@@ -531,9 +516,9 @@ def frames() -> dict[str, bytes]:
         payload = PAYLOADS.get(api, (b"", b""))[1]
         header = encode(RESPONSES[api], older)
         out[f"{name}-response.bin"] = encode_response(api, 0, 1000 + api, header, len(payload)) + payload
-    body = encode(m.ErrorBody("no topic 'x'"), 0)
+    body = encode(m.ErrorBody("no topic 'x'"))
     out["error-response.bin"] = encode_response(Api.METADATA, 3, 7, body)
-    body = encode(m.ErrorBody("FETCH version 9: this broker speaks 0 to 2", 0, 2), 1)
+    body = encode(m.ErrorBody("FETCH version 9: this broker speaks 0 to 2", 0, 2))
     out["error-version-response.bin"] = encode_response(Api.FETCH, 8, 7, body)
     body = encode(m.ErrorBody("no topic 'x'", throttle_ms=1_000))
     out["error-throttled-response.bin"] = encode_response(Api.METADATA, 3, 7, body)
@@ -614,8 +599,7 @@ def golden_files() -> dict[str, bytes]:
         "segment-empty.arrow": segment(ENVELOPE_SCHEMA, "events", []),
         "batch-marker.bin": marker(112),
         "segment-marker.arrow": segment(ENVELOPE_SCHEMA, "events", [*envelope, marker(112)]),
-        "producers.snapshot": snapshot_of_version_1(PRODUCERS),
-        "producers-2.snapshot": encode_snapshot(PRODUCERS_WITH_CRC),
+        "producers.snapshot": encode_snapshot(PRODUCERS),
         "aborted.txnindex": encode_txn_index(ABORTED),
         "segment.index": offset_index().encode(INDEXED_FROM),
         "segment.timeindex": time_index().encode(INDEXED_FROM),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,7 +34,7 @@ from sparklog.log.tiering.journal import decode_journal
 from sparklog.protocol import messages as m
 from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message, Since
-from sparklog.protocol.codec import decode_error, decode_error_body, decode_request, decode_response, encode
+from sparklog.protocol.codec import decode_error, decode_error_body, decode_request, decode_response
 from sparklog.protocol.frames import PREFIX_BYTES, decode_request_prefix, decode_response_prefix
 from sparklog.protocol.versions import field_names, forget_newer, newest_field_version
 from tests.golden import api_fields
@@ -145,8 +144,7 @@ def test_committed_frames_decode(api: Api, version: int) -> None:
     assert (request.api, request.version, request.correlation_id) == (api, version, 1000 + api)
     assert len(data) == PREFIX_BYTES + request.body_bytes
     header = data[PREFIX_BYTES : PREFIX_BYTES + request.header_bytes]
-    left_out = 1 if api is Api.HANDSHAKE else 0  # HANDSHAKE sends no empty fields at its end: the sample's `gateway`
-    assert len(msgspec.msgpack.decode(header)) == len(field_names(type(sent), version)) - left_out
+    assert len(msgspec.msgpack.decode(header)) == len(field_names(type(sent), version))
     assert decode_request(request.api, request.version, header) == as_of(sent, version)
     assert data[PREFIX_BYTES + request.header_bytes :] == golden.PAYLOADS.get(api, (b"", b""))[0]
 
@@ -165,11 +163,6 @@ def as_of(message: Message, version: int) -> Message:
     known = copy.deepcopy(message)
     forget_newer(known, version)
     return known
-
-
-def test_the_samples_say_something_in_newer_fields() -> None:
-    samples = [*golden.REQUESTS.items(), *golden.RESPONSES.items()]
-    assert {api for api, message in samples if as_of(message, 0) != message} >= {Api.METADATA, Api.END_SHARED_TXN}
 
 
 def test_committed_version_error_decodes() -> None:
@@ -193,7 +186,7 @@ class Changed(m.DeleteRecordsResponse):
 
 
 class WithNewField(m.DeleteRecordsResponse):
-    more: Annotated[int, Since(4)] = 0
+    more: Annotated[int, Since(1)] = 0
 
 
 def test_a_changed_field_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,8 +197,8 @@ def test_a_changed_field_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[0].startswith(
         "delete-records-v0: its fields have changed: give the API a new version, or record why not"
     )
-    monkeypatch.setitem(APIS, Api.DELETE_RECORDS, spec._replace(response=WithNewField, version_max=4))
-    assert api_fields.differences() == ["delete-records-v4: not kept yet, run tests/golden/api_fields.py"]
+    monkeypatch.setitem(APIS, Api.DELETE_RECORDS, spec._replace(response=WithNewField, version_max=1))
+    assert api_fields.differences() == ["delete-records-v1: not kept yet, run tests/golden/api_fields.py"]
 
 
 @for_each("api", Api)
@@ -233,7 +226,6 @@ def test_committed_marker_decodes() -> None:
 
 def test_committed_producer_files_decode() -> None:
     assert decode_snapshot(committed("producers.snapshot")) == golden.PRODUCERS
-    assert decode_snapshot(committed("producers-2.snapshot")) == golden.PRODUCERS_WITH_CRC
     assert decode_txn_index(committed("aborted.txnindex")) == golden.ABORTED
 
 
@@ -254,44 +246,3 @@ def test_committed_journal_decodes() -> None:
     (segment,) = state.finished
     assert (segment.base_offset, segment.next_offset, state.local_start_offset) == (100, 112, 112)
     assert segment.objects["00000000000000000100.arrow"].crc32c == 0x89ABCDEF
-
-
-EARLIER = Path(__file__).parent / "earlier"
-"""The frames of earlier releases, a directory each. Nothing in them ever changes: their clients and brokers are out
-there."""
-
-
-def earlier_frames(kind: str) -> list[Path]:
-    return sorted(p for p in EARLIER.glob(f"*/*-{kind}.bin") if p.name != "error-response.bin")
-
-
-def assert_says_at_least(raw: object, told: object) -> None:
-    """Assert that `told` (a message as plain lists) has the content of the frame `raw`, and more only behind it."""
-    if isinstance(raw, list) and isinstance(told, list):
-        assert len(told) >= len(raw)
-        for before, now in zip(raw, told, strict=False):
-            assert_says_at_least(before, now)
-    else:
-        assert told == raw
-
-
-@for_each("path", earlier_frames("request"), ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_requests_of_earlier_releases_are_understood(path: Path) -> None:
-    data = path.read_bytes()
-    prefix = decode_request_prefix(data, 1 << 20)
-    header = data[PREFIX_BYTES : PREFIX_BYTES + prefix.header_bytes]
-    message = decode_request(prefix.api, prefix.version, header)
-    assert_says_at_least(msgspec.msgpack.decode(header), msgspec.to_builtins(message, builtin_types=(bytes,)))
-    assert encode(message, prefix.version) == header, "an older broker gets what an older client sends"
-
-
-@for_each("path", earlier_frames("response"), ids=lambda p: f"{p.parent.name}/{p.stem}")
-def test_responses_of_earlier_releases_are_understood(path: Path) -> None:
-    data = path.read_bytes()
-    prefix = decode_response_prefix(data, 1 << 20)
-    header = data[PREFIX_BYTES : PREFIX_BYTES + prefix.header_bytes]
-    api = Api(prefix.api)
-    message = decode_response(api, header, APIS[api].response)
-    assert_says_at_least(msgspec.msgpack.decode(header), msgspec.to_builtins(message, builtin_types=(bytes,)))
-    version = re.search(r"-v(\d+)-response$", path.stem)  # of 0.1.0, the names have none: there was only 0
-    assert encode(message, int(version[1]) if version else 0) == header, "an older client gets what it knows"

@@ -58,7 +58,7 @@ class Stored(NamedTuple):
 
 
 def read_store(path: Path, broker_id: int = 0) -> Stored:
-    coordination = open_local(path, real_environment(), broker_id, create=False)
+    coordination = open_local(path, real_environment(), create=False)
     try:
         cluster_id, image = read_image(coordination, path)
         topics = {name: replace(topic_of(topic), request_id="") for name, topic in image.topics.items()}
@@ -70,7 +70,7 @@ def read_store(path: Path, broker_id: int = 0) -> Stored:
 
 def write_security(path: Path, records: Mapping[RecordId, bytes]) -> None:
     """Makes a store that has these security records."""
-    coordination = open_local(path, real_environment(), 0, create=True)
+    coordination = open_local(path, real_environment(), create=True)
     delta = ClusterDelta(security=dict(records))
     wait_for(coordination.transaction(znodes.write_ops(delta, ClusterImage(), ClusterImage(security=dict(records)))))
     coordination.close()
@@ -81,7 +81,7 @@ class ControlledStore:
 
     def __init__(self, directory: Path, broker_id: int = 1) -> None:
         self._environment = real_environment()
-        self.coordination = open_local(directory / METADATA_FILE, self._environment, broker_id, create=True)
+        self.coordination = open_local(directory / METADATA_FILE, self._environment, create=True)
         self.ids = IdBlocks(self.coordination)
         self.controller = Controller(ControllerConfig(has_own_store=True))
         self._steps: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()

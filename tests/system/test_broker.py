@@ -37,7 +37,7 @@ from sparklog.errors import (
 from sparklog.format.batch import decode_batch, iterate_batches
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.protocol.apis import Api
-from sparklog.protocol.codec import encode
+from sparklog.protocol.codec import decode_error_body, encode
 from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encode_request
 from sparklog.protocol.messages import (
     FetchPartition,
@@ -392,6 +392,16 @@ def test_requests_that_break_the_protocol(
         sock.sendall(data)
         assert ends_with_error(sock) is error
     assert handshake(client).apis
+
+
+def test_a_handshake_in_a_newer_version_is_answered_with_the_versions(broker: BrokerProcess) -> None:
+    with broker.connect() as raw:
+        raw.sock.sendall(encode_request(Api.HANDSHAKE, 7, 1, b"\x90"))
+        prefix = decode_response_prefix(raw._read(PREFIX_BYTES), 1 << 20)
+        body = decode_error_body(bytes(raw._read(prefix.body_bytes)))
+        assert prefix.error_code == UnsupportedVersionError.code
+        assert (body.version_min, body.version_max) == (0, 0)
+        assert handshake(raw).apis, "it may be tried again in another version"
 
 
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -14,7 +14,7 @@ from sparklog.client.local_zookeeper import ZooKeeperProcess, has_java
 from sparklog.errors import BrokerNotAvailableError
 from sparklog.metadata.local_coordination import METADATA_FILE
 from sparklog.types import TopicPartition
-from tests.system import earlier_directory
+from tests.system import filled_directory
 
 pytestmark = [
     pytest.mark.nightly,
@@ -88,9 +88,9 @@ def test_a_broker_grows_under_load_without_a_loss(tmp_path: Path, zookeeper: Zoo
     connect = f"{zookeeper.hosts}/grown"
     directory = tmp_path / "data"
     tier: dict[str, Any] = {"remote.log.storage.url": (tmp_path / "tier").as_uri()}
-    with start(directory, 0, **earlier_directory.SETTINGS, **tier) as alone:
+    with start(directory, 0, **filled_directory.SETTINGS, **tier) as alone:
         servers, port = alone.bootstrap_servers, int(alone.bootstrap_servers.rpartition(":")[2])
-        earlier_directory.fill(servers)
+        filled_directory.fill(servers)
         opened = sparklog.Producer(bootstrap_servers=servers, transactional_id="open", delivery_timeout_ms=120_000)
         opened.init_transactions()
         opened.begin_transaction()
@@ -98,14 +98,14 @@ def test_a_broker_grows_under_load_without_a_loss(tmp_path: Path, zookeeper: Zoo
         opened.flush()
         load = Load(servers)
         with sparklog.Admin(servers) as admin:
-            before = earlier_directory.told(admin)
-    grown = start(directory, port, connect, **earlier_directory.SETTINGS, **tier)
+            before = filled_directory.facts(admin)
+    grown = start(directory, port, connect, **filled_directory.SETTINGS, **tier)
     with grown, start(tmp_path / "b", 0, connect, 1, **tier), start(tmp_path / "c", 0, connect, 2, **tier):
         assert not (directory / METADATA_FILE).exists()
         opened.commit_transaction()
         opened.close()
         with sparklog.Admin(servers) as admin:
-            after = earlier_directory.told(admin)
+            after = filled_directory.facts(admin)
             before["transactions"] = after["transactions"] = []  # they go on
             assert after == before
             admin.alter_partition_reassignments({TopicPartition("events", p): [2, 1, 0] for p in range(4)})

@@ -177,7 +177,7 @@ class Cluster:
         """
         path = config.data_dir / METADATA_FILE
         log_dirs = config.log_dirs or [config.data_dir]
-        coordination = open_local(path, environment, config.broker_id, create=create, log_dirs=log_dirs)
+        coordination = open_local(path, environment, create=create, log_dirs=log_dirs)
         try:
             cluster_id, image = read_image(coordination, path)
             made = read_made(coordination)

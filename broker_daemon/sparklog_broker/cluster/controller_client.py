@@ -19,14 +19,13 @@ from sparklog.errors import (
     BrokerShuttingDownError,
     NotControllerError,
     SparklogError,
-    UnsupportedApiError,
     error_from_code,
 )
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import Coordination, CoordinationError
 from sparklog.protocol import frames
 from sparklog.protocol.apis import APIS, Api
-from sparklog.protocol.base import NO_VERSION, Message
+from sparklog.protocol.base import Message
 from sparklog.protocol.cluster_messages import ForwardRequest, ForwardResponse
 from sparklog.protocol.codec import decode_response, encode
 from sparklog.protocol.negotiation import SpokenVersions
@@ -117,9 +116,6 @@ class ControllerClient:
         """Forward a client's request to the controller. Returns the response or error, and the version of the
         controller's image.
 
-        A controller of an earlier release accepts no forwarded requests. It gets the request as if this broker were the
-        client, and its error is raised.
-
         `forward`: the request as the client sent it. Its `is_repeated` becomes True after it was sent once. `request`:
         the same request, decoded, for a controller that does not know the client's version. Raises SparklogError."""
         api = Api(forward.api)
@@ -132,13 +128,9 @@ class ControllerClient:
             forward.is_repeated = True  # from here on the request may have taken effect
             return sent
 
-        try:
-            answer = await self.request_unless_replaced(
-                api.name, Api.FORWARD, in_spoken, ForwardResponse, timeout_s=FORWARD_TIMEOUT_S
-            )
-        except UnsupportedApiError:
-            plain = await self.request_unless_replaced(api.name, api, request, response, timeout_s=FORWARD_TIMEOUT_S)
-            return plain, Version(*getattr(plain, "metadata_version", NO_VERSION))
+        answer = await self.request_unless_replaced(
+            api.name, Api.FORWARD, in_spoken, ForwardResponse, timeout_s=FORWARD_TIMEOUT_S
+        )
         reached = Version(answer.controller_epoch, answer.zxid)
         if answer.error_code:
             return error_from_code(answer.error_code, answer.message), reached

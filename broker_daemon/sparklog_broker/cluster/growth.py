@@ -80,7 +80,7 @@ def grow(config: BrokerConfig, coordination: Coordination, environment: Environm
                 raise AdoptionRefusedError(
                     f"{path} belongs to broker {meta.broker_id}: start it with --broker-id {meta.broker_id}"
                 )
-        local = open_local(store_path, environment, config.broker_id, create=False, log_dirs=paths)
+        local = open_local(store_path, environment, create=False, log_dirs=paths)
         try:
             nodes = local.stored()
         finally:

@@ -12,7 +12,6 @@ from sparklog.errors import (
     NotCoordinatorError,
     SparklogError,
     UnknownServerError,
-    UnsupportedApiError,
 )
 from sparklog.types import TopicPartition
 from sparklog_broker.coordinators.internal_topics import InternalTopic
@@ -73,9 +72,8 @@ class TransactionAccess:
         """Run `work` while no transaction is partly visible, and return its result.
 
         All coordinators are held: they decide nothing during the work, and their earlier decisions are visible in all
-        partitions before the work. `work` runs again if a hold was interrupted. If a broker of an earlier release,
-        which has no holds, is in the cluster, `work` runs without holds. Raises the errors of `work`, and
-        CoordinatorNotAvailableError if some coordinators cannot be held.
+        partitions before the work. `work` runs again if a hold was interrupted. Raises the errors of
+        `work`, and CoordinatorNotAvailableError if some coordinators cannot be held.
         """
         other_brokers = self._other_brokers
         if not self._topic.exists:
@@ -94,8 +92,6 @@ class TransactionAccess:
                 ended = await asyncio.gather(
                     *(self._hold(b, name, release=True) for b in brokers), return_exceptions=True
                 )
-            if any(isinstance(o, UnsupportedApiError) for o in outcomes):
-                return await work()  # a broker of an earlier release cannot be held
             still: dict[int, int] = {}
             for outcome in ended:
                 still |= outcome if isinstance(outcome, dict) else {}

@@ -14,9 +14,8 @@ KEY_GROUP = 0
 
 
 def of_groups(handler: Handler) -> Handler:
-    """Wrap a handler that needs the group coordinator, so that a missing internal topic is created first. Clients of an
-    earlier release send no FIND_COORDINATOR, which would create it.
-    """
+    """Wrap a handler that needs the group coordinator, so that a missing internal topic is created first, and its
+    partitions are loaded."""
 
     async def handle(request: Any, payload: memoryview, context: RequestContext) -> Response:
         if not context.broker.groups.topic.exists:

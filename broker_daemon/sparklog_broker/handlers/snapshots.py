@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from sparklog.errors import InvalidRequestError, NotLeaderError, SparklogError, UnsupportedApiError
+from sparklog.errors import InvalidRequestError, NotLeaderError, SparklogError
 from sparklog.log.producers.whole_transactions import Commit, atomic_ends
 from sparklog.protocol.cluster_messages import COMMITS_MAX, CommittedPart, ListCommitsRequest, ListCommitsResponse
 from sparklog.protocol.messages import SnapshotOffsetsRequest, SnapshotOffsetsResponse
@@ -69,8 +69,6 @@ async def all_at_once(broker: Broker, partitions: Sequence[TopicPartition], isol
         return collected.extents
     try:
         return await _whole(broker, collected)
-    except UnsupportedApiError as e:
-        log.info("a snapshot may contain a part of a transaction until all brokers have this release: %s", e)
     except InvalidRequestError as e:
         log.warning("a snapshot of %d partitions may contain a part of a transaction: %s", len(collected.extents), e)
     return collected.extents

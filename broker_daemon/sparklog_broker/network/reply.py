@@ -109,9 +109,6 @@ def error_reply(
 ) -> Reply:
     """Return an error frame. `throttle_ms`: time in ms for which the connection is muted afterwards."""
     body = ErrorBody(one_line(str(error)[:ERROR_TEXT_CHARS_MAX])[:ERROR_TEXT_CHARS_MAX], throttle_ms=throttle_ms)
-    needed = 0
     if isinstance(error, UnsupportedVersionError) and error.supported is not None:
         body.version_min, body.version_max = error.supported
-        needed = 1
-    header = encode(body, None if throttle_ms else needed)
-    return Reply([encode_response(api, error.code, correlation_id, header)], close)
+    return Reply([encode_response(api, error.code, correlation_id, encode(body))], close)

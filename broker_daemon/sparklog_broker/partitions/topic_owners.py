@@ -1,7 +1,7 @@
 """Limits of the topics and partitions that a user owns (`max_topics`, `max_partitions`).
 
 The user that creates a topic owns it; the owner is stored with the topic. Ownership gives no access, which ACLs decide.
-Topics of earlier releases and internal topics have no owner. In a cluster the controller enforces the limits.
+Internal topics have no owner. In a cluster the controller enforces the limits.
 """
 
 from __future__ import annotations

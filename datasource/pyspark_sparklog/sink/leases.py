@@ -18,7 +18,6 @@ from pyspark_sparklog.options.cluster_address import ClusterAddress
 from sparklog.client.net.retry import RetryPolicy
 from sparklog.client.transactions.lease_keeper import LEASE_MS, Lease, driver_of
 from sparklog.client.transactions.shared_transaction import SharedTransaction, renew_shared_transaction
-from sparklog.errors import UnsupportedApiError
 
 log = logging.getLogger("pyspark_sparklog")
 
@@ -34,13 +33,10 @@ class LeaseKeepers:
         """Start the transaction's lease, which the keeper renews as long as the driver lives. Returns the lease's
         length in ms.
 
-        Returns 0 if the transaction has no lease: the broker does not support leases, or the keeper cannot be started
-        (because the driver's process is not found, for example). Raises SparklogError if the broker refuses the lease.
+        Returns 0 if the transaction has no lease: the keeper cannot be started (because the driver's process is not
+        found, for example). Raises SparklogError if the broker refuses the lease.
         """
-        try:
-            renew_shared_transaction(address.connect(), transaction, policy=RetryPolicy(timeout_ms=wait_ms))
-        except UnsupportedApiError:
-            return 0
+        renew_shared_transaction(address.connect(), transaction, policy=RetryPolicy(timeout_ms=wait_ms))
         try:
             with self._lock:
                 self._announce(Lease(address.bootstrap_servers, *transaction, security=address.security.items()))

@@ -20,7 +20,6 @@ from sparklog.client.admin.offset_snapshot import snapshot_offsets
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.retry import RetryPolicy
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.errors import UnsupportedApiError
 from sparklog.types import TopicPartition
 
 log = logging.getLogger("pyspark_sparklog")
@@ -69,18 +68,9 @@ class Frame(NamedTuple):
         action = _action()
         start, end = planned
         if action:
-            try:
-                first, last = snapshot_offsets(
-                    cluster, f"{self.name}/{action}", sorted(self.partitions), tp, isolation, RetryPolicy(wait_ms)
-                )
-            except UnsupportedApiError:
-                _warnings.warn_once(
-                    self.name,
-                    action,
-                    "the broker is older than this client: the DataFrame keeps the records of its first action; load "
-                    "it again",
-                )
-                return planned
+            first, last = snapshot_offsets(
+                cluster, f"{self.name}/{action}", sorted(self.partitions), tp, isolation, RetryPolicy(wait_ms)
+            )
             start = max(start, first) if edges.start else start
             end = last if edges.end else end
         return start, max(start, end)
@@ -91,10 +81,8 @@ class Frame(NamedTuple):
         if self.grows and tp.partition == 0 and info.partitions > planned:
             _warnings.warn_once(
                 f"{self.name}/{tp.topic}/{info.partitions}",
-                "",
                 f"topic {tp.topic!r} has {info.partitions} partitions now, the DataFrame was planned for {planned}: "
                 "load it again to read the new partitions",
-                first_too=True,
             )
 
 
@@ -109,19 +97,18 @@ def _action() -> str:
 
 
 class _Warnings:
-    """The warnings of this process, each with the first action that caused it; None once it was logged."""
+    """The newest warnings of this process."""
 
     def __init__(self) -> None:
-        self._first: OrderedDict[str, str | None] = OrderedDict()
+        self._logged: OrderedDict[str, None] = OrderedDict()
 
-    def warn_once(self, cause: str, action: str, text: str, *, first_too: bool = False) -> None:
-        """Log a warning once for its `cause`: at the second action that has it, or with `first_too` at the first."""
-        first = self._first.setdefault(cause, action)
-        if first is not None and (first_too or first != action):
-            self._first[cause] = None
+    def warn_once(self, name: str, text: str) -> None:
+        """Log the text, unless the warning `name` was logged before."""
+        if name not in self._logged:
+            self._logged[name] = None
             log.warning("%s", text)
-        while len(self._first) > FRAMES_REMEMBERED_MAX:
-            self._first.popitem(last=False)
+        while len(self._logged) > FRAMES_REMEMBERED_MAX:
+            self._logged.popitem(last=False)
 
 
 _warnings = _Warnings()

@@ -20,7 +20,6 @@ from sparklog.errors import (
     NoReassignmentInProgressError,
     RequestTimedOutError,
     SparklogError,
-    UnsupportedApiError,
     error_from_code,
 )
 from sparklog.protocol.apis import Api
@@ -131,10 +130,10 @@ def describe_cluster(cluster: Cluster, timeout_ms: int) -> ClusterDescription:
     request, policy = DescribeClusterRequest(), RetryPolicy.within(timeout_ms)
     try:
         found = request_until(cluster, Api.DESCRIBE_CLUSTER, request, DescribeClusterResponse, policy)
-    except (UnsupportedApiError, ClusterAuthorizationFailedError):  # metadata need neither the API nor the right
-        old = cluster.metadata([], timeout_ms=deadline.left_ms())
-        brokers = tuple(BrokerDescription(b.broker_id, b.host, b.port) for b in old.brokers)
-        return ClusterDescription(old.cluster_id, old.controller, brokers)
+    except ClusterAuthorizationFailedError:  # metadata do not need the right
+        metadata = cluster.metadata([], timeout_ms=deadline.left_ms())
+        brokers = tuple(BrokerDescription(b.broker_id, b.host, b.port) for b in metadata.brokers)
+        return ClusterDescription(metadata.cluster_id, metadata.controller, brokers)
     there = tuple(
         BrokerDescription(b.broker_id, b.host, b.port, b.rack, b.is_stopping, b.is_cordoned)
         for b in found.brokers
@@ -155,7 +154,7 @@ def describe_log_dirs(cluster: Cluster, timeout_ms: int) -> dict[int, list[LogDi
             answer = cluster.request(
                 Api.DESCRIBE_LOG_DIRS, request, DescribeLogDirsResponse, endpoint=endpoint, timeout_ms=left_ms
             )
-        except (BrokerNotAvailableError, RequestTimedOutError, UnsupportedApiError):
+        except (BrokerNotAvailableError, RequestTimedOutError):
             continue
         found[broker.broker_id] = [
             LogDirDescription(

@@ -16,7 +16,7 @@ def snapshot_offsets(
 ) -> tuple[int, int]:
     """Return (first offset, end) of a partition in the snapshot `name` of `topics`.
 
-    Raises UnknownTopicOrPartitionError, and UnsupportedApiError if the broker's release has no snapshots.
+    Raises UnknownTopicOrPartitionError.
     """
     request = SnapshotOffsetsRequest(name, list(topics), *tp, isolation)
     first = TopicPartition(min(topics), 0)  # its leader keeps the snapshot, so all clients ask the same broker

@@ -11,7 +11,7 @@ from sparklog.client.consumer.position import Divergence, Position
 from sparklog.client.net.answers import check_named
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.newest_leaders import Leader
-from sparklog.errors import LogTruncatedError, SparklogError, UnsupportedApiError, error_from_code
+from sparklog.errors import LogTruncatedError, SparklogError, error_from_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import EpochPartition, OffsetsForLeaderEpochRequest, OffsetsForLeaderEpochResponse
 
@@ -33,18 +33,13 @@ def check_positions(
     endpoint = unchecked[0][1].endpoint
     together = [(p, leader) for p, leader in unchecked if leader.endpoint == endpoint]
     epochs = [EpochPartition(*p.tp, leader.epoch, p.epoch) for p, leader in together]
-    try:
-        answer = cluster.request(
-            Api.OFFSETS_FOR_LEADER_EPOCH,
-            OffsetsForLeaderEpochRequest(epochs),
-            OffsetsForLeaderEpochResponse,
-            endpoint=endpoint,
-            timeout_ms=timeout_ms,
-        )
-    except UnsupportedApiError:  # an earlier release, which has no such request
-        for position, leader in together:
-            position.checked_epoch = leader.epoch
-        return []
+    answer = cluster.request(
+        Api.OFFSETS_FOR_LEADER_EPOCH,
+        OffsetsForLeaderEpochRequest(epochs),
+        OffsetsForLeaderEpochResponse,
+        endpoint=endpoint,
+        timeout_ms=timeout_ms,
+    )
     check_named(endpoint, epochs, answer.results)
     diverged = []
     by_name = {(r.topic, r.partition): r for r in answer.results}

@@ -119,9 +119,7 @@ class Cluster:
         """Return all topics with their numbers of partitions, without the large parts of the metadata. Raises as
         `metadata`."""
         response = self._ask_metadata(None, details=False, timeout_ms=timeout_ms)
-        described = (t for t in response.topics if t.error_code == 0)
-        # an older broker tells everything
-        return {t.name: t.partition_count if t.partition_count >= 0 else len(t.partitions) for t in described}
+        return {t.name: t.partition_count for t in response.topics if t.error_code == 0}
 
     def _ask_metadata(
         self, topics: Sequence[str] | None, *, details: bool = True, to_write: bool = False, timeout_ms: int
@@ -418,7 +416,7 @@ class Cluster:
         return sorted(ordered, key=self._failed_at.__contains__)
 
     def reach(self, *, timeout_ms: int = 30_000) -> str:
-        """Connect to any broker; return the client's principal ("": no SASL, or an older broker). Raises
+        """Connect to any broker; return the client's principal ("": no SASL). Raises
         BrokerNotAvailableError or RequestTimedOutError if none can be reached."""
         with self.connection(timeout_ms=timeout_ms) as connection:
             return connection.principal

@@ -348,7 +348,7 @@ class Connection:
 
     @property
     def principal(self) -> str:
-        """The client's principal, such as User:alice; "" without SASL, or from an older broker."""
+        """The client's principal, such as User:alice; "" without SASL."""
         return self._session.principal
 
     def offered_socket(self) -> str:

@@ -22,7 +22,6 @@ from sparklog.errors import (
     NotEnoughReplicasError,
     RequestTimedOutError,
     SparklogError,
-    UnsupportedApiError,
 )
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
@@ -96,19 +95,15 @@ class Coordinators:
         candidates = brokers.candidates()
         with self._lock:
             candidates = self._remembered.order(candidates, self._clock())
-        try:
-            response, informant = brokers.ask_any(
-                candidates,
-                Api.FIND_COORDINATOR,
-                FindCoordinatorRequest(*key),
-                FindCoordinatorResponse,
-                timeout_ms=timeout_ms,
-                refused=self._doubt,
-            )
-        except UnsupportedApiError:  # a broker of an earlier release, which is alone
-            answer = CoordinatorAnswer(None, None)
-        else:
-            answer = CoordinatorAnswer(Endpoint(response.host, response.port) if response.host else None, informant)
+        response, informant = brokers.ask_any(
+            candidates,
+            Api.FIND_COORDINATOR,
+            FindCoordinatorRequest(*key),
+            FindCoordinatorResponse,
+            timeout_ms=timeout_ms,
+            refused=self._doubt,
+        )
+        answer = CoordinatorAnswer(Endpoint(response.host, response.port) if response.host else None, informant)
         with self._lock:
             self._remembered.remember(key, answer)
         return answer

@@ -1,7 +1,7 @@
 """Long lists, requested page by page.
 
-A broker that knows no pages answers with everything at once and reports no further pages. The number of pages is
-limited, and each page has to advance, so that a broker whose list never ends is not followed forever.
+The number of pages is limited, and each page has to advance, so that a broker whose list never ends is not followed
+forever.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Session:
         self._renew_at: float | None = None
         self.is_authenticated = False
         self.principal = ""
-        """The client's principal, as the broker names it; "" before the authentication, or from an older broker."""
+        """The client's principal, as the broker names it; "" before the authentication."""
 
     def is_due(self) -> bool:
         """True if it is time to authenticate again before the session ends."""

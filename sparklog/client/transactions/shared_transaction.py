@@ -147,10 +147,7 @@ def renew_shared_transaction(
     cluster: Cluster, transaction: SharedTransaction, *, policy: RetryPolicy = DEFAULT_POLICY
 ) -> bool:
     """Renew the transaction's lease. Returns False if the transaction has ended; True also before the first participant
-    joins.
-
-    Raises UnsupportedApiError if the broker has no leases.
-    """
+    joins."""
     request = RenewSharedTxnRequest(transaction.app_id, transaction.version, transaction.run_id)
     answer = request_until(
         cluster,

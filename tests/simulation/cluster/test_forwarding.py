@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import pytest
@@ -21,6 +21,7 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedVersionError,
 )
+from sparklog.protocol import negotiation
 from sparklog.protocol import operation_messages as o
 from sparklog.protocol import quota_messages as q
 from sparklog.protocol import security_messages as s
@@ -106,7 +107,7 @@ def test_a_forwarded_request_is_checked_and_goes_no_further(play: Play) -> None:
     create = encode(t.CreateTopicRequest("t", 2, replication_factor=3, owner="mallory"))
     with pytest.raises(NotControllerError, match="forwarded only once"):
         elsewhere.forward(Api.CREATE_TOPIC, create)
-    fine = ForwardRequest(Api.CREATE_TOPIC, 4, create, "User:ada", "1")
+    fine = ForwardRequest(Api.CREATE_TOPIC, 0, create, "User:ada", "1")
     for change, error in (
         ({"api": int(Api.PRODUCE)}, InvalidRequestError),
         ({"api": int(Api.FORWARD)}, InvalidRequestError),
@@ -192,38 +193,39 @@ def test_the_audit_log_has_one_line_at_the_broker_of_the_client(play: Play) -> N
     ]
 
 
-def test_a_controller_of_another_release_gets_requests_in_its_versions(
-    play: Play, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def newer_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """CREATE_TOPIC with a version that the controller of the test does not announce."""
+    negotiation._agree.cache_clear()
+    monkeypatch.setitem(APIS, Api.CREATE_TOPIC, APIS[Api.CREATE_TOPIC]._replace(version_max=1))
+    yield
+    negotiation._agree.cache_clear()
+
+
+def test_a_controller_of_an_earlier_release_gets_requests_in_its_version(
+    play: Play, monkeypatch: pytest.MonkeyPatch, newer_table: None
 ) -> None:
-    """One without FORWARD gets the plain request; one that knows fewer versions gets its newest."""
-    versions: list[tuple[Api, int]] = []
+    versions: list[int | None] = []
     handshake: Any = HANDLERS[Api.HANDSHAKE]
     create = HANDLERS[Api.CREATE_TOPIC]
     node = others(play)[0]
 
-    def knowing(speaks: Callable[[ApiRange], ApiRange | None]) -> Callable[..., Awaitable[Any]]:
-        async def answer(request: Any, payload: memoryview, context: Any) -> Any:
-            response = await handshake(request, payload, context)
-            response.message.apis = [known for a in response.message.apis if (known := speaks(a)) is not None]
-            return response
+    async def announce(request: Any, payload: memoryview, context: Any) -> Any:
+        response = await handshake(request, payload, context)
+        response.message.apis = [ApiRange(a.api, 0, 0) for a in response.message.apis]
+        return response
 
-        return answer
-
-    async def noting(request: Any, payload: memoryview, context: Any) -> Any:
-        versions.append((Api.CREATE_TOPIC, context.older_version or 4))
+    async def note_version(request: Any, payload: memoryview, context: Any) -> Any:
+        versions.append(context.older_version)
         return await create(request, payload, context)
 
-    def run(name: str, speaks: Callable[[ApiRange], ApiRange | None]) -> None:
-        handlers = controller(play).pipeline._handlers  # type: ignore[union-attr]
-        monkeypatch.setitem(handlers, int(Api.HANDSHAKE), knowing(speaks))
-        monkeypatch.setitem(handlers, int(Api.CREATE_TOPIC), noting)
-        assert node.cluster is not None
-        node.cluster.controller.close()
-        peer = Peer(play, node)
-        peer.change(Api.CREATE_TOPIC, t.CreateTopicRequest(name, 2, replication_factor=3))
-        assert peer.ask(Api.METADATA, t.MetadataRequest([name]), t.MetadataResponse).topics[0].error_code == 0
-
-    run("plain", lambda a: None if a.api == Api.FORWARD else a)
-    run("older", lambda a: ApiRange(a.api, 0, 3) if a.api == Api.CREATE_TOPIC else a)
-    assert versions == [(Api.CREATE_TOPIC, 4), (Api.CREATE_TOPIC, 3)]
+    handlers = controller(play).pipeline._handlers  # type: ignore[union-attr]
+    monkeypatch.setitem(handlers, int(Api.HANDSHAKE), announce)
+    monkeypatch.setitem(handlers, int(Api.CREATE_TOPIC), note_version)
+    assert node.cluster is not None
+    node.cluster.controller.close()
+    peer = Peer(play, node)
+    peer.change(Api.CREATE_TOPIC, t.CreateTopicRequest("older", 2, replication_factor=3))
+    assert peer.ask(Api.METADATA, t.MetadataRequest(["older"]), t.MetadataResponse).topics[0].error_code == 0
+    assert versions == [0]
     play.come_to_rest()

@@ -70,8 +70,6 @@ def test_names_of_which_one_begins_another(tmp_path: Path) -> None:
     path.write_text("max.connections = 50\nmax.connections.per.ip = 5\n")
     config = load_config(path)
     assert (config.max_connections, config.max_connections_per_ip) == (50, 5)
-    path.write_text("connections.max.per.ip = 7\n")
-    assert load_config(path).max_connections_per_ip == 7, "the name that an earlier release had"
 
 
 def test_flags_win_over_the_file(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_files_and_directories_have_the_mode_of_the_setting(tmp_path: Path, umas
 
 
 def test_a_readable_directory_with_users_becomes_private(tmp_path: Path, umask: None) -> None:
-    """Files as an earlier release made them, and SQLite's files beside them."""
+    """With the files that SQLite has beside it."""
     data = used(tmp_path / "a", "")
     left_by_sqlite = data / f"{METADATA_FILE}-shm"
     left_by_sqlite.touch()

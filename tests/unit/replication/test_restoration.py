@@ -67,7 +67,7 @@ def test_no_number_of_a_history_falls() -> None:
     assert not older(SEEN, StoreMark())
     later = StoreMark("c", 6, 900, 90, 1, 5, (Term(4, 77, 40), Term(5, 8, 50), Term(6, 5, 70)))
     assert not older(later, SEEN)
-    assert not older(later._replace(terms=()), SEEN), "controllers of an earlier release note no terms"
+    assert not older(later._replace(terms=()), SEEN), "a store without terms contradicts nothing"
     assert not older(SEEN._replace(generation=2, zxid=1, writes=1, controller_epoch=1), SEEN)
     assert not older(SEEN._replace(writes=-(2**31) + 3), SEEN._replace(writes=2**31 - 2)), "32 bits have wrapped"
     for one, reason in (

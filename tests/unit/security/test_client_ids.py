@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from sparklog_broker.pipeline import client_id_of
 
 from sparklog import Admin, Consumer, Producer
 from sparklog.errors import InvalidConfigError, InvalidRequestError
-from sparklog.protocol.codec import encode
 from sparklog.protocol.messages import HandshakeRequest
 from sparklog.security.client_ids import CLIENT_ID_CHARS_MAX, check_client_id, printable_client_id
 from tests.support.cases import for_each
@@ -30,12 +28,6 @@ def test_invalid_client_ids(text: str) -> None:
     for hello in (HandshakeRequest("a", client_id=text), HandshakeRequest(text)):
         with pytest.raises(InvalidRequestError, match="printable"):
             client_id_of(hello)
-
-
-def test_a_client_without_an_id_uses_the_shorter_handshake() -> None:
-    """An older broker gets the same bytes as before."""
-    assert msgspec.msgpack.decode(encode(HandshakeRequest("a", "b", ""))) == ["a", "b", ""]
-    assert msgspec.msgpack.decode(encode(HandshakeRequest("a", "", "", "c"))) == ["a", "", "", "c"]
 
 
 @for_each("text", ["", "a\tb", "\ufeffx", "\u202eabc", "\0" * 200, "x" * 300, "é\n"], ids=ascii)

@@ -13,7 +13,6 @@ from sparklog.errors import (
     InvalidFetchSessionError,
     InvalidRequestError,
     SparklogError,
-    UnsupportedVersionError,
     error_from_code,
 )
 from sparklog.format.epoch_checkpoint import EpochEntry
@@ -45,11 +44,6 @@ SETTLE_S = 0.02
 RESTLESS_MS = 1_000
 """Time in ms after a new partition has interrupted a request. More new partitions are likely to follow. During this
 time they interrupt no request, and requests wait at most SETTLE_S at the leader.
-"""
-
-OLDER_LEADER_MS = 30_000
-"""Time in ms until the next attempt for a log with gaps, which a leader of an earlier release cannot serve. Other
-partitions of that leader are copied in the meantime.
 """
 
 
@@ -306,11 +300,9 @@ class ReplicaFetcher:
         again_ms = self._now_ms() + (0 if isinstance(error, InvalidFetchSessionError) else self._limits.backoff_ms)
         level = logging.INFO if self.address else logging.DEBUG  # do not log an unreachable leader at each attempt
         log.log(level, "restarting the fetch of %d partitions from %s: %s", len(self._armed), self.address, error)
-        is_older = isinstance(error, UnsupportedVersionError)
         for key, (following, fetch) in self._armed.items():
-            at_ms = again_ms + OLDER_LEADER_MS if is_older and following.log.gaps else again_ms
             self._due.setdefault(
-                key, (following, Fetch(fetch.number, fetch.leader, fetch.leader_epoch, fetch.fetch_offset, at_ms))
+                key, (following, Fetch(fetch.number, fetch.leader, fetch.leader_epoch, fetch.fetch_offset, again_ms))
             )
         self._armed.clear()
         self._forgotten.clear()

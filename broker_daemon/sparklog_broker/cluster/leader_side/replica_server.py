@@ -27,7 +27,6 @@ from sparklog.log.segments.slices import FileSlice, RemoteReadRequired
 from sparklog.protocol.cluster_messages import (
     EPOCHS_MAX,
     GAPS_MAX,
-    NOT_ASKED,
     SEGMENTS_MAX,
     EpochBegin,
     MissingOffsets,
@@ -321,11 +320,7 @@ def _read(
     next_offset = slices[-1].next_offset if slices else log.log_end_offset
     gaps = gaps_within(log.gaps, wanted.fetch_offset, next_offset)[:GAPS_MAX] if log.gaps else []
     copied_to = mark if partition.replicas.all_have(mark) else -1
-    is_known = (
-        mark <= wanted.high_watermark
-        and start <= wanted.log_start_offset
-        and wanted.copied_to in (copied_to, NOT_ASKED)
-    )
+    is_known = mark <= wanted.high_watermark and start <= wanted.log_start_offset and wanted.copied_to == copied_to
     if not slices and not gaps and not must_answer and is_known:
         return None, []
     length = sum(piece.length_bytes for piece in slices)

@@ -16,7 +16,7 @@ from sparklog_broker.cluster.follower_side.replica_fetcher import (
 )
 from sparklog_broker.cluster.peers import Peer
 
-from sparklog.errors import SparklogError, UnsupportedVersionError
+from sparklog.errors import SparklogError
 from sparklog.protocol.cluster_messages import (
     GAPS_MAX,
     MissingOffsets,
@@ -119,19 +119,6 @@ def test_effects_that_take_long_are_not_waited_for() -> None:
         request = await leader.asked.get()
         assert request.partitions == []
         assert request.max_wait_ms < 100, "and it is looked for again soon"
-
-    run(scene)
-
-
-def test_a_log_with_gaps_waits_for_a_leader_that_knows_them_and_no_other_waits_with_it() -> None:
-    async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[FetchEvent]) -> None:
-        fetcher.ask(following(A, (3, 4)), Fetch(1, 1, 1, 5))
-        fetcher.ask(following(B), Fetch(1, 1, 1, 5))
-        first = await leader.asked.get()
-        assert [p.gaps for p in first.partitions] == [[MissingOffsets(3, 4)], []]
-        leader.answers.put_nowait(UnsupportedVersionError("version 3 has no field 'gaps'"))
-        second = await leader.asked.get()
-        assert [p.partition for p in second.partitions] == [B.partition]
 
     run(scene)
 

@@ -51,7 +51,7 @@ def test_directories_are_noted_together_and_at_the_latest_by_the_stop(
 
     asyncio.run(main())
     assert [count for count in noted if count] == [3]
-    coordination = open_local(tmp_path / METADATA_FILE, real_environment(), 0, create=False)
+    coordination = open_local(tmp_path / METADATA_FILE, real_environment(), create=False)
     assert read_made(coordination) == made
     coordination.close()
 
@@ -74,7 +74,7 @@ def test_the_broker_follows_its_own_controllers_image_and_reads_none_twice(tmp_p
 def test_an_image_is_read_again_if_a_controller_has_written_since(tmp_path: Path) -> None:
     for case, (missed, is_used) in enumerate(((0, True), (1, False), (None, False))):
         path = tmp_path / f"{case}.db"
-        coordination = open_local(path, real_environment(), 1, create=True)
+        coordination = open_local(path, real_environment(), create=True)
         _, image = read_image(coordination, path)
         writes = UNKNOWN_WRITES if missed is None else image.writes - missed
         known = replace(image, topics={"known": TopicImage("known", "id", ())}, writes=writes)
@@ -102,7 +102,7 @@ def test_epochs_of_logs_get_into_an_older_copy_of_the_store(tmp_path: Path) -> N
             await broker.topics.create(TopicSpec("t", 2))
 
     asyncio.run(main())
-    coordination = open_local(path, real_environment(), 0, create=False)
+    coordination = open_local(path, real_environment(), create=False)
     _, older = read_image(coordination, path)
     one, other = (TopicPartition("t", number) for number in range(2))
     told = take_epochs(coordination, older, {one: 9, other: 0, TopicPartition("gone", 0): 5})
@@ -118,7 +118,7 @@ def test_epochs_of_logs_get_into_an_older_copy_of_the_store(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("losses", [cluster_module.READ_ATTEMPTS - 1, cluster_module.READ_ATTEMPTS])
 def test_a_start_reads_the_store_again_after_a_connection_that_broke(tmp_path: Path, losses: int) -> None:
-    coordination = open_local(tmp_path / METADATA_FILE, real_environment(), 0, create=True)
+    coordination = open_local(tmp_path / METADATA_FILE, real_environment(), create=True)
     create, lost = coordination.create, list[str]()
 
     def losing(path: str, data: bytes, *, ephemeral: bool = False) -> Future[Any]:

@@ -108,13 +108,11 @@ class World:
         self.broker.stop_waiting()
         assert await self.broker.close()
 
-    async def ask(
-        self, who: Principal, api: Api, request: Message, payload: bytes = b"", *, version: int | None = None
-    ) -> Answer:
-        """In an older `version`, or the newest."""
-        header = encode(request, version)
+    async def ask(self, who: Principal, api: Api, request: Message, payload: bytes = b"") -> Answer:
+        """Return the answer to the request."""
+        header = encode(request)
         body = memoryview(bytearray(header + payload))
-        prefix = RequestPrefix(api, APIS[api].version_max if version is None else version, 7, len(header), len(body))
+        prefix = RequestPrefix(api, APIS[api].version_max, 7, len(header), len(body))
         reply = await self.pipeline.answer(prefix, body, Connected(who, self._local_host, self.muted_ms.append))  # type: ignore[arg-type]
         if reply is None or not reply.parts:
             return Answer(0, None, b"")

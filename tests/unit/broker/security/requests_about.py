@@ -76,7 +76,7 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
         n.transactional_id, 0, 0, [cluster.TransactionPartitionName(n.topic, 0)]
     ),
     Api.FORWARD: lambda n: cluster.ForwardRequest(
-        Api.CREATE_TOPIC, 4, encode(topics.CreateTopicRequest("mine")), "User:admin", "1"
+        Api.CREATE_TOPIC, 0, encode(topics.CreateTopicRequest("mine")), "User:admin", "1"
     ),
     Api.ALTER_PARTITION_REASSIGNMENTS: lambda n: operation.AlterPartitionReassignmentsRequest(
         [operation.ReassignmentTarget(n.topic, 0, [0])]
