@@ -112,7 +112,7 @@ def stored_acl(
     resource_type: str, pattern_type: str, name: str, principal: str, host: str, operation: str, permission: str
 ) -> Acl:
     """Return the ACL that the texts of a record describe. In contrast to `acl_from_texts`, the principal can have a
-    name that only an earlier release accepted. Raises InvalidConfigError."""
+    name that no user can have. Raises InvalidConfigError."""
     return check_acl(
         Acl(
             parse_choice(ResourceType, resource_type, "resource type"),

@@ -89,21 +89,12 @@ def parse_principal(text: str, *, wildcard: bool = False) -> Principal:
 
 
 def stored_principal(text: str) -> Principal:
-    """Parse the principal of a stored entry, or of a search. The name can be one that users cannot have any more: such
-    an entry has no effect, but can be shown and removed. Raises InvalidConfigError."""
+    """Parse the principal of a stored entry, or of a search. The name can be one that no user can have: such an
+    entry has no effect, but can be shown and removed. Raises InvalidConfigError."""
     kind, colon, name = text.partition(":")
     if not colon or kind != USER_TYPE or not name:
         raise InvalidConfigError(f"{text!r} is not a principal: write {USER_TYPE}:name")
     return Principal(kind, name)
-
-
-def name_refusal(name: str) -> str:
-    """Return the reason why no user can have this name; "" if one can."""
-    try:
-        check_user_name(name)
-    except InvalidConfigError as e:
-        return str(e)
-    return ""
 
 
 def parse_super_users(text: str) -> frozenset[Principal]:

@@ -229,7 +229,7 @@ class ScramServer:
         try:
             name = login_name(name)
         except InvalidConfigError:
-            credential = None  # an earlier release may have stored a user of that name
+            credential = None
         else:
             credential = self._looked_up(name)
         self._name, self._user_exists = name, credential is not None

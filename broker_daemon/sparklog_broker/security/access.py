@@ -17,7 +17,7 @@ from sparklog.protocol.permissions import Verdict, judge, may
 from sparklog.security.acl_records import acl_of
 from sparklog.security.acls import Acl, Operation, Resource, ResourceType, canonical_host
 from sparklog.security.authorizer import AclAuthorizer, Peer
-from sparklog.security.principals import ANONYMOUS, ANY_USER, Principal, name_refusal, parse_super_users
+from sparklog.security.principals import Principal, parse_super_users
 from sparklog.security.records import RecordKind
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.security.records import SecurityRecords
@@ -86,19 +86,8 @@ class Access:
                 log.error("ACL %s cannot be read, so only super.users have rights: %s", key, e)  # noqa: TRY400
             else:
                 added.append(self._by_key[key])
-                self._warn_of_strange(self._by_key[key])
         self._authorizer.remove(gone)
         self._authorizer.add(added)
-
-    @staticmethod
-    def _warn_of_strange(acl: Acl) -> None:
-        reason = "" if acl.principal == ANY_USER else name_refusal(acl.principal.name)
-        if reason and acl.principal != ANONYMOUS:
-            log.warning(
-                "an ACL on %s %s is for %s, which is no valid principal: %s. An earlier release accepted the name; "
-                "give the rights to a valid principal, then run: sparklog acl remove",
-                acl.resource_type, acl.name, acl.principal, reason,
-            )  # fmt: skip
 
 
 @lru_cache(maxsize=4_096)

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Mapping
 
 from sparklog.errors import InvalidConfigError
-from sparklog.security.principals import name_refusal
 from sparklog.security.scram import CredentialLookup, UnknownUsers
 from sparklog.security.users import Credentials, decode_user, encode_user
 
@@ -37,12 +36,6 @@ class Users:
                     self._records.pop(name, None)
                 else:
                     self._records[name] = decode_user(record)
-                    if reason := name_refusal(name):
-                        log.warning(
-                            "user %r cannot log in: %s. An earlier release has stored the name; add the user under "
-                            "another one, then: sparklog user remove",
-                            name, reason,
-                        )  # fmt: skip
             except InvalidConfigError as e:
                 log.error("user %r cannot log in: %s", name, e)  # noqa: TRY400 - the cause could quote the record
                 self._records[name] = {}

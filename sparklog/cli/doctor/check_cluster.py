@@ -257,18 +257,6 @@ def _partitions(facts: Facts, is_bad: Callable[[PartitionFacts], bool]) -> Itera
             yield topic.name, bad
 
 
-def refused_users(facts: Facts) -> Iterator[Finding]:
-    """Yield users whose names an earlier release accepted and this one refuses."""
-    for name, reason in () if facts.cluster is None else facts.cluster.refused_users:
-        yield Finding(
-            Severity.warning,
-            f"user {name!r} cannot log in: {reason}",
-            "An earlier release accepted the name. The user's password and ACLs have no effect.",
-            "Add the user under another name, with the same ACLs, and remove this one.",
-            quoted("sparklog", "user", "remove", name),
-        )
-
-
 CHECKS = (
     Check("broker-down", down),
     Check("unreachable", unreachable),
@@ -283,5 +271,4 @@ CHECKS = (
     Check("under-replicated", under_replicated),
     Check("internal-replicas", internal_replicas),
     Check("open-listener", listening_openly),
-    Check("refused-users", refused_users),
 )

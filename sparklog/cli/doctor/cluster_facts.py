@@ -26,7 +26,6 @@ from sparklog.environment.clock import MachineClock
 from sparklog.errors import SparklogError, error_from_code
 from sparklog.protocol.transaction_messages import TransactionSummary
 from sparklog.security.client_security import Security
-from sparklog.security.principals import name_refusal
 from sparklog.types import TopicPartition
 from sparklog.version import __version__
 
@@ -146,12 +145,7 @@ class ClusterLook:
             hanging=self._hanging_transactions(admin, topics),
             groups=groups,
             over_s=over_s,
-            refused_users=self._refused_users(admin),
         )
-
-    def _refused_users(self, admin: Admin) -> tuple[tuple[str, str], ...]:
-        users = self._try("users", admin.describe_users) or []
-        return tuple((u.name, reason) for u in users if (reason := name_refusal(u.name)))
 
     def _lakes(self, admin: Admin, described: Mapping[str, TopicDescription]) -> tuple[LakeFacts, ...]:
         names = [name for name, topic in described.items() if topic.setting("lake.location")]

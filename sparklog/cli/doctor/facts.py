@@ -161,8 +161,6 @@ class ClusterFacts(NamedTuple):
     """True if the broker that answered knows a controller."""
     disks: tuple[BrokerDiskFacts, ...] = ()
     lakes: tuple[LakeFacts, ...] = ()
-    refused_users: tuple[tuple[str, str], ...] = ()
-    """Names of users that cannot log in, with the reasons."""
     is_refused: bool = False
     """True if `problem` is a refusal, such as wrong credentials: a program listens, and would refuse again."""
 

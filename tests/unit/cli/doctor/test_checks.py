@@ -197,8 +197,6 @@ CASES = (
     Case("near-retention", keeping(retention_bytes=12 << 20, committed=1_999), W, "retention deletes soon"),
     Case("near-retention", keeping(retention_bytes=12 << 20, committed=2_000), None),
     Case("near-retention", keeping(retention_bytes=13 << 20, committed=1_999), None),
-    Case("refused-users", cluster(refused_users=(("User:a b", "it begins with User:"),)), W, "'User:a b' cannot log in"),
-    Case("refused-users", cluster(), None),
     Case("lakes", cluster(lakes=(LakeFacts("trips", paused="restored"),)), W, "paused: restored"),
     Case("lakes", cluster(lakes=(LakeFacts("trips", error="no bucket"),)), W, "fail: no bucket"),
     Case("lakes", cluster(lakes=(LakeFacts("trips", lag=7, behind_s=301.0),)), W, "7 offsets are missing"),
