@@ -3,9 +3,8 @@
     python tests/golden/make_golden.py            writes them
     python tests/golden/make_golden.py --check    compares them with the output of the code; status 1 if they differ
 
-Compressed batches are not pinned: their bytes depend on the version of the compression library. A packed one is, as
-long as its timestamps are all the same. If a change here is wanted, it is a new format version or a new API version,
-never a silent rewrite.
+Compressed batches are not pinned: their bytes depend on the version of the compression library. If a change here is
+wanted, it is a new format version or a new API version, never a silent rewrite.
 """
 
 from __future__ import annotations
@@ -18,10 +17,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from sparklog.format.batch import assign_producer, decode_header, encode_batch, encode_marker, stamp_batch
-from sparklog.format.envelope_layout import no_keys_and_headers
+from sparklog.format.batch import decode_header, encode_batch, encode_marker, stamp_batch
 from sparklog.format.offset_index import OffsetIndex
-from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.producer_snapshot import (
     AbortedFile,
     ProducedBatch,
@@ -159,24 +156,6 @@ def stamped(batch: pa.RecordBatch, base_offset: int) -> bytes:
     )
     stamp_batch(data, 0, decode_header(data), base_offset=base_offset, leader_epoch=3, append_time_ms=BASE_MS + 5_000)
     return bytes(data)
-
-
-def packed(base_offset: int, count: int) -> bytes:
-    """A packed batch, stamped; its rows have neither keys nor headers, and one timestamp."""
-    found = encode_packed_batch(packed_rows(base_offset, count), schema_id=1)
-    assert found is not None
-    data = found.payload
-    assign_producer(data, producer_id=77, producer_epoch=2, base_sequence=base_offset)
-    stamp_batch(data, 0, decode_header(data), base_offset=base_offset, leader_epoch=3, append_time_ms=BASE_MS + 5_000)
-    return bytes(data)
-
-
-def packed_rows(first: int, count: int) -> pa.RecordBatch:
-    """`envelope_rows` without the properties that prevent packing."""
-    nothing = no_keys_and_headers(count)
-    stamps = pa.array([BASE_MS * 1000] * count, ENVELOPE_SCHEMA.field("timestamp").type)
-    columns = [nothing[0], envelope_rows(first, count).column("value"), nothing[1], stamps]
-    return pa.record_batch(columns, schema=ENVELOPE_SCHEMA)
 
 
 def marker(base_offset: int) -> bytes:
@@ -592,7 +571,6 @@ def golden_files() -> dict[str, bytes]:
     typed = [stamped(typed_rows(i, 5), i) for i in (0, 5)]
     return {
         "batch-envelope.bin": envelope[0],
-        "batch-packed.bin": packed(100, 300),
         "batch-typed.bin": typed[0],
         "segment-envelope.arrow": segment(ENVELOPE_SCHEMA, "events", envelope),
         "segment-typed.arrow": segment(TYPED_SCHEMA, "flights", typed),

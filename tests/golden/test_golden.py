@@ -24,7 +24,6 @@ from sparklog.format.batch import (
     verify_batch,
 )
 from sparklog.format.offset_index import decode_offset_index
-from sparklog.format.packed_batch import decode_packed_batch
 from sparklog.format.producer_snapshot import decode_snapshot
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.segment import ScanEnd, decode_head, decode_seal, scan
@@ -88,17 +87,6 @@ def test_committed_batch_decodes(name: str, rows: pa.RecordBatch, base_offset: i
     assert (header.leader_epoch, header.append_time_ms, header.schema_id) == (3, golden.BASE_MS + 5_000, 1)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (77, 2, base_offset)
     assert header.max_timestamp_ms - header.min_timestamp_ms == rows.num_rows - 1
-
-
-def test_committed_packed_batch_decodes() -> None:
-    data = committed("batch-packed.bin")
-    header = decode_header(data)
-    verify_batch(data, 0, header)
-    rows = golden.packed_rows(100, 300)
-    found = decode_packed_batch(data, ENVELOPE_SCHEMA, header)
-    assert found is not None and found.equals(rows)
-    assert decode_batch(data, ENVELOPE_SCHEMA).equals(rows)
-    assert (header.base_offset, header.next_offset, header.leader_epoch) == (100, 400, 3)
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,12 @@ import pyarrow as pa
 from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import ATTRIBUTE_OFFSET_COLUMN, decode_header, stamp_batch
 from sparklog.format.offset_column import with_offset_column
-from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.small_batch import SmallRows, encode_small_batch
 from tests.campaigns.fuzz.message import BufferRole, Message, buffer_roles
 from tests.campaigns.fuzz.mutations import MUTATIONS
 from tests.campaigns.fuzz.whole_batches import HOSTILE_OFFSET, WRONG, encoded
-from tests.golden.make_golden import BASE_MS, TYPED_SCHEMA, envelope_rows, packed_rows, typed_rows
+from tests.golden.make_golden import BASE_MS, TYPED_SCHEMA, envelope_rows, typed_rows
 
 ENVELOPE_ID, TYPED_ID = 1, 2
 TRIES = 100
@@ -31,7 +30,7 @@ SCHEMAS = {ENVELOPE_ID: ENVELOPE_SCHEMA, TYPED_ID: TYPED_SCHEMA}
 
 
 class Form(NamedTuple):
-    """Form of an honest batch. `how`: arrow, small, packed, compacted."""
+    """Form of an honest batch. `how`: arrow, small, compacted."""
 
     schema_id: int
     how: str
@@ -43,7 +42,6 @@ FORMS = [
     *(Form(s, "arrow", n, c) for s in SCHEMAS for n in (1, 5, 40) for c in ("none", "lz4", "zstd")),
     *(Form(s, "compacted", 5, c) for s in SCHEMAS for c in ("none", "zstd")),
     *(Form(ENVELOPE_ID, "small", n, "none") for n in (1, 7)),
-    Form(ENVELOPE_ID, "packed", 256, "none"),
 ]
 
 
@@ -90,10 +88,6 @@ def honest_batch(form: Form) -> bytes:
         values = [b"value %d" % i for i in range(form.rows)]
         stamps = [(BASE_MS + i) * 1000 for i in range(form.rows)]
         return bytes(encode_small_batch(SmallRows(values, None, stamps), form.schema_id))
-    if form.how == "packed":
-        found = encode_packed_batch(packed_rows(0, form.rows), schema_id=form.schema_id)
-        assert found is not None
-        return bytes(found.payload)
     if form.how == "compacted":
         offsets = pa.array([HOSTILE_OFFSET + 2 * i for i in range(form.rows)], pa.int64())
         made = pa.RecordBatch.from_arrays([*rows.columns, offsets], schema=with_offset_column(rows.schema))

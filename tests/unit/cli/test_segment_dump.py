@@ -9,13 +9,10 @@ import pyarrow as pa
 import pytest
 
 from sparklog.cli.log.segment_dump import dump_segment, read_records, segment_paths
-from sparklog.client.producer.rows import envelope_batch
 from sparklog.errors import CorruptBatchError, LogCorruptError
 from sparklog.format import batch as batches
 from sparklog.format import segment
 from sparklog.format.checkpoint import PARTITION_FILE
-from sparklog.format.packed_batch import encode_packed_batch
-from sparklog.format.schema import ENVELOPE_SCHEMA
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 INFO = segment.SegmentInfo("t", "0" * 32, 2, 10, 1)
@@ -109,15 +106,6 @@ def test_directories(tmp_path: Path) -> None:
     empty.mkdir()
     (empty / PARTITION_FILE).touch()
     assert segment_paths(empty) == []
-
-
-def test_a_packed_batch_is_not_called_compressed(tmp_path: Path) -> None:
-    rows = envelope_batch([b"v"] * 300, None, None, np.zeros(300, np.int64))
-    packed = encode_packed_batch(rows, schema_id=1)
-    assert packed is not None
-    path = tmp_path / segment.segment_name(10)
-    path.write_bytes(segment.encode_head(ENVELOPE_SCHEMA, INFO) + _stamped(packed.payload))
-    assert [(b.compression, b.records) for b in dump_segment(path).batches] == [("none", 300)]
 
 
 def _stamped(message: memoryview) -> bytes:

@@ -8,13 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparklog.client.producer.rows import envelope_batch
 from sparklog.client.reading.consumed import ConsumedBatch, Projection, decode_batches, records_of
 from sparklog.errors import CorruptBatchError
-from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, encode_batch, iterate_batches
-from sparklog.format.packed_batch import encode_packed_batch
+from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, iterate_batches
 from sparklog.format.small_batch import SmallRows, encode_small_batch
-from tests.support.cases import for_each
 from tests.support.clients import TP0, info
 from tests.unit.format.small_rows import small_rows
 
@@ -45,20 +42,6 @@ def test_some_columns_and_some_rows() -> None:
     assert consumed(data, ["key"]).timestamps_ms().tolist() == [1, 2, 3]
     assert [(r.offset, r.key) for r in records_of(consumed(data, start=1))] == [(1, b"l"), (2, b"m")]
     assert [(r.offset, r.key) for r in records_of(consumed(data).slice(2, 1))] == [(2, b"m")]
-
-
-@for_each("keys", [None, [b"k%d" % i for i in range(300)]])
-@for_each("columns", [None, ["value"], ["key", "timestamp"], ["headers"], []])
-def test_packed_ones_are_read_as_others(keys: list[bytes | None] | None, columns: list[str] | None) -> None:
-    rows = envelope_batch([b"%d" % i for i in range(300)], keys, None, np.arange(300) // 50 * 1000)
-    packed = encode_packed_batch(rows, schema_id=info().schema_id)
-    assert packed is not None
-    plain = encode_batch(rows, schema_id=info().schema_id, min_timestamp_ms=0, max_timestamp_ms=5)
-    for start in (0, 100):
-        found, expected = (consumed(data, columns, start) for data in (packed.payload, plain))
-        assert found.data.equals(expected.data) and found.num_rows == 300 - start
-        assert np.array_equal(found.timestamps_ms(), expected.timestamps_ms())
-        assert records_of(found) == records_of(expected)
 
 
 def test_undecodable_values_raise_at_every_access() -> None:
