@@ -6,8 +6,7 @@ before the last brace, which JSON readers skip: a space or a tab for each bit. S
 the checkpoint and in the progress.
 
 Errors of a query show the offsets, so the hidden state has a short form: the topic ids in binary in the order of the
-topics, the initial offsets if there are any, and a checksum. State that does not fit this form is compressed JSON;
-earlier versions wrote all state so.
+topics, the initial offsets if there are any, and a checksum. State that does not fit this form is compressed JSON.
 
 The Python process of a streaming source converts offsets to text and back with the module that it imported as `json`.
 `install` replaces that module in the process by one that reads and writes the white space. Where `install` finds no

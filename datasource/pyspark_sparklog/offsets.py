@@ -8,8 +8,8 @@ The form is Kafka's `{"topic": {"0": 12}}` (the next offset to read). Two things
   micro-batch. Spark does not keep a query's initial offsets. If the first micro-batch dies, Spark asks for them again,
   and "latest" would then be a later offset and skip records.
 
-Both are hidden from other readers of the JSON (`offset_text`). Checkpoints of earlier versions hold them as entries
-like a topic's, with names that no topic can have. A process that cannot hide state also writes such entries.
+Both are hidden from other readers of the JSON (`offset_text`). A process that cannot hide state writes them as entries
+like a topic's, with names that no topic can have.
 
 Topics, and partitions within a topic, are in ascending order: Spark compares offsets as text.
 """
