@@ -21,7 +21,6 @@ from sparklog.errors import SparklogError
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.housekeeping.cleaner import CompactionResult, DueLog, compact_log, due_for_compaction
 from sparklog.log.housekeeping.log_manager import LogManager
-from sparklog.log.housekeeping.throttle import TokenBucket
 from sparklog.log.model.compaction_policy import dirtiest_first, retry_after_ms
 from sparklog.log.partition_log import PartitionLog
 from sparklog.types import TopicPartition
@@ -33,6 +32,27 @@ log = logging.getLogger(__name__)
 
 UNLIMITED = -1
 STOP_TIMEOUT_S = 30.0
+
+
+BURST_S = 1.0
+"""Capacity of the bucket: the tokens of this many seconds. Further unused tokens are lost."""
+
+
+class TokenBucket:
+    """A rate limit. Each second adds `bytes_per_second` tokens. A caller that takes more tokens than the bucket has
+    must wait. The bucket has no lock."""
+
+    def __init__(self, bytes_per_second: int, now_s: float) -> None:
+        self._rate = bytes_per_second
+        self._tokens = bytes_per_second * BURST_S
+        self._filled_s = now_s
+
+    def take(self, size_bytes: int, now_s: float) -> float:
+        """Take `size_bytes` tokens, and return the seconds that the caller must wait before it continues, or 0.0."""
+        elapsed_s = max(0.0, now_s - self._filled_s)
+        self._filled_s = now_s
+        self._tokens = min(self._tokens + elapsed_s * self._rate, self._rate * BURST_S) - size_bytes
+        return max(0.0, -self._tokens / self._rate)
 
 
 class _StopRequested(Exception):  # noqa: N818  (not an error: the broker stops)

@@ -12,15 +12,15 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
+from enum import Enum
 
 from sparklog.environment import Environment
+from sparklog.histogram import Histogram
 from sparklog_broker.config import BrokerConfig, format_address, parse_address
 from sparklog_broker.metrics.exposition import Exposition, accepted_by
-from sparklog_broker.metrics.health import Health, Stage
 from sparklog_broker.metrics.hosts import allowed_names, is_allowed
 from sparklog_broker.metrics.http_request import Refusal, Request
 from sparklog_broker.metrics.http_server import HttpServer, Page
-from sparklog_broker.metrics.loop_delay import LoopDelay
 from sparklog_broker.metrics.watched import MetricSources
 from sparklog_broker.network.listening import bind
 
@@ -28,6 +28,52 @@ log = logging.getLogger(__name__)
 
 SETTING = "metrics.listen"
 Scrape = Callable[[Exposition, MetricSources | None, bool], bytes]
+
+
+class Stage(Enum):
+    """A stage of the broker's life. The value is the text of `/health/ready`."""
+
+    RECOVERING = "not ready: the logs are being opened and checked"
+    SERVING = "ready"
+    DRAINING = "not ready: the broker is stopping"
+
+
+class Health:
+    """The present stage. Event-loop thread only."""
+
+    def __init__(self) -> None:
+        self.stage = Stage.RECOVERING
+
+    @property
+    def is_ready(self) -> bool:
+        return self.stage is Stage.SERVING
+
+
+DELAY_INTERVAL_S = 0.1
+"""Time in s between two measurements of the event loop's delay."""
+
+
+class LoopDelay:
+    """Measures the delays of the event loop from `start` on: a timer compares its due time with the time at which it
+    runs. Event-loop thread only, except for `delays`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.delays = Histogram()
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._timer = self._loop.call_at(
+            self._loop.time() + DELAY_INTERVAL_S, self._run, self._loop.time() + DELAY_INTERVAL_S
+        )
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _run(self, due_s: float) -> None:
+        self.delays.observe(max(0.0, self._loop.time() - due_s))
+        self.start()
 
 
 class MetricsService:

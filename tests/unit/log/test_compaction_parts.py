@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from sparklog_broker.background.cleaner import TokenBucket
 
 from sparklog.log.compaction.key_hash import LONG_KEY_BYTES, HashSeeds, KeyHashes, hash_keys
 from sparklog.log.compaction.offset_map import SLOT_BYTES, OffsetMap
-from sparklog.log.housekeeping.throttle import TokenBucket
 from sparklog.log.model.compaction_policy import (
     FAILURES_MAX,
     NO_HORIZON,
