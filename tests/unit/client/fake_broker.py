@@ -92,6 +92,7 @@ class FakeBroker:
             topic_id=f"id-{name}",
             kind="envelope" if schema is None else "typed",
             partitions=[topics.PartitionState(p, 0, 0, [0], [0]) for p in range(partitions)],
+            partition_count=partitions,
             schemas=[topics.SchemaVersion(1, (schema or ENVELOPE_SCHEMA).serialize().to_pybytes())],
             **facts,
         )
