@@ -110,12 +110,31 @@ def late_attributes(path: Path) -> Iterator[Item]:
     """Yield the attributes that a class sets first outside of `__init__`, with the line of the first assignment."""
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.ClassDef):
-            early = set(_declared(node))
+            early = set(_all_declared(path, node))
             for method in (part for part in node.body if isinstance(part, Function) and part.name != "__init__"):
                 for name, line in _assigned(method):
                     if name not in early:
                         early.add(name)
                         yield Item(f"{name_of(path)}::{node.name}.{name}", line)
+
+
+def _all_declared(path: Path, node: ast.ClassDef) -> Iterator[str]:
+    """Yield the attributes that the class and its base classes in the product declare or set in `__init__`."""
+    yield from _declared(node)
+    for base in (part.id for part in node.bases if isinstance(part, ast.Name)):
+        for origin in (path, *_origins_of(path, base)):
+            for other in ast.walk(_tree(origin)):
+                if isinstance(other, ast.ClassDef) and other.name == base:
+                    yield from _all_declared(origin, other)
+
+
+def _origins_of(path: Path, name: str) -> Iterator[Path]:
+    """Yield the product's module from which the module at `path` imports `name`."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
+            module = (node.module or "").replace(".", "/") + ".py"
+            roots = (ROOT, *(ROOT / folder for folder in PRODUCT))
+            yield from (root / module for root in roots if (root / module).exists())
 
 
 def _declared(node: ast.ClassDef) -> Iterator[str]:
@@ -131,8 +150,8 @@ def _declared(node: ast.ClassDef) -> Iterator[str]:
 
 
 def _assigned(method: Function) -> Iterator[tuple[str, int]]:
-    """Yield the attributes of the first parameter that the method assigns, with their lines."""
-    if not method.args.args:
+    """Yield the attributes of the object that the method assigns, with their lines."""
+    if not method.args.args or any(ast.unparse(decorator) == "staticmethod" for decorator in method.decorator_list):
         return
     me = method.args.args[0].arg
     attributes = [node for node in ast.walk(method) if isinstance(node, ast.Attribute)]

@@ -86,7 +86,7 @@ class Cleaner:
         self._buffer_bytes = config.log_cleaner_dedupe_buffer_bytes // config.log_cleaner_threads
         self._backoff_ms = backoff_ms = config.log_cleaner_backoff_ms
         self._now_s = environment.clock.monotonic_s
-        self.set_rate(config)
+        self._bucket = self._bucket_of(config)
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._busy: set[TopicPartition] = set()
@@ -101,8 +101,11 @@ class Cleaner:
 
     def set_rate(self, config: BrokerConfig) -> None:
         """Apply `log.cleaner.io.max.bytes.per.second`, from the next batch on."""
+        self._bucket = self._bucket_of(config)
+
+    def _bucket_of(self, config: BrokerConfig) -> TokenBucket | None:
         limit = config.log_cleaner_io_max_bytes_per_second
-        self._bucket = None if limit <= 0 else TokenBucket(limit, self._now_s())
+        return None if limit <= 0 else TokenBucket(limit, self._now_s())
 
     def start(self) -> None:
         for rounds in self._rounds:

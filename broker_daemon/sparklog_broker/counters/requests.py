@@ -64,7 +64,7 @@ class RequestCounters:
 
     def __init__(self, slow_s: float = -1.0) -> None:
         self.slow_count = 0
-        self.set_slow(slow_s)
+        self._slow_s = _limit_s(slow_s)
         self._by_api = {int(api): ApiCounters() for api in Api}
         self._unknown = ApiCounters()
         self._remaining_lines = SLOW_LINES_MAX
@@ -73,7 +73,7 @@ class RequestCounters:
 
     def set_slow(self, slow_s: float) -> None:
         """Set the duration, in s, above which a request is slow; negative for never."""
-        self._slow_s = slow_s if slow_s >= 0 else float("inf")
+        self._slow_s = _limit_s(slow_s)
 
     def items(self) -> Iterator[tuple[str, ApiCounters]]:
         """Yield the names and counters of APIs that have had requests. Callable on any thread."""
@@ -143,6 +143,10 @@ class RequestCounters:
                 }
             },
         )
+
+
+def _limit_s(slow_s: float) -> float:
+    return slow_s if slow_s >= 0 else float("inf")
 
 
 def api_name(api: int) -> str:

@@ -157,7 +157,7 @@ class _RangeReader:
         self._fetching = fetching
         self._replica: Endpoint | None = None
         self._leader_only = not fetching.rack
-        self._note_progress()
+        self._retry_until, self._answer_until = self._deadlines()
         self._offset = 0
         """Offset of the next read, also after batches without a matching row."""
 
@@ -203,8 +203,12 @@ class _RangeReader:
                 local = local and (direct or self._offset > offset)  # records that the files lack are fetched
 
     def _note_progress(self) -> None:
-        self._retry_until = Deadline(self._retry_s * 1000)
-        self._answer_until = Deadline(max(self._retry_s * 1000, self._fetching.request_timeout_ms))
+        self._retry_until, self._answer_until = self._deadlines()
+
+    def _deadlines(self) -> tuple[Deadline, Deadline]:
+        """Return the end of retries and the end of waits for answers, if there is no progress from now on."""
+        retry_ms = self._retry_s * 1000
+        return Deadline(retry_ms), Deadline(max(retry_ms, self._fetching.request_timeout_ms))
 
     @property
     def _remaining_ms(self) -> int:

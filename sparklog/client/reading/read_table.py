@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -152,19 +152,52 @@ def read_table(
     }
     if source is not None:
         reading["reaches_table_end"] = end == "latest"
-    rows = _Rows(shared, info, ranges, source, reading, filter=filter, limit=limit)
-    rows.choose(columns, include_metadata=include_metadata, latest=latest)
+    chosen = _chosen(info, columns, filter, include_metadata=include_metadata, latest=latest)
+    rows = _Rows(shared, info, ranges, source, reading, chosen, filter=filter, limit=limit)
     if latest:
         table = rows.newest_of_each_key()
         return table.to_reader() if batches else table
     if batches:
-        return pa.RecordBatchReader.from_batches(rows.schema, rows.batches(with_bar=True))
-    return pa.Table.from_batches(rows.batches(), rows.schema)
+        return pa.RecordBatchReader.from_batches(chosen.schema, rows.batches(with_bar=True))
+    return pa.Table.from_batches(rows.batches(), chosen.schema)
+
+
+class _Columns(NamedTuple):
+    """The columns of a result, and the columns to read for it."""
+
+    schema: pa.Schema
+    """The layout of the result."""
+    names: Sequence[str] | None
+    """Names of the topic's columns to read, in order; None for all."""
+    layout: pa.Schema
+    """The topic's columns to read, among them columns that only the filter or the choice of the newest rows needs."""
+    whole: pa.Schema
+    """The columns of `layout`, and those of metadata."""
+    has_metadata: bool
+    """True if the result or the filter has columns of metadata."""
+
+
+def _chosen(
+    info: TopicInfo, columns: Sequence[str] | None, expression: Any, *, include_metadata: bool, latest: bool
+) -> _Columns:
+    """Return the columns for a result with `columns` (None: all) and the filter `expression`. Raises
+    InvalidRequestError (`filter`), SchemaMismatchError."""
+    schema = Projection(info, columns).schema
+    needed = () if expression is None else _filter_columns(expression, info)
+    names = None
+    if columns is not None and not latest:
+        read = [*schema.names, *(n for n in needed if n not in schema.names)]
+        names = [n for n in read if n in info.schema.names]
+    layout = Projection(info, names).schema
+    has_metadata = include_metadata or any(n not in info.schema.names for n in needed)
+    if include_metadata:
+        for field in METADATA_FIELDS:
+            schema = schema.append(field)
+    return _Columns(schema, names, layout, pa.schema([*layout, *METADATA_FIELDS]), has_metadata)
 
 
 class _Rows:
-    """The rows of ranges of a topic. `schema`: the layout of the result. `_layout`: the topic's columns to read, among
-    them columns that only the filter or the choice of the newest rows needs."""
+    """The rows of ranges of a topic."""
 
     def __init__(
         self,
@@ -173,34 +206,20 @@ class _Rows:
         ranges: Mapping[TopicPartition, tuple[int, int]],
         source: HistorySource | None,
         reading: Mapping[str, Any],
+        columns: _Columns,
         *,
         filter: Any,
         limit: int | None,
     ) -> None:
-        """Create the rows; `choose` sets their columns. `reading`: arguments of `read_range`."""
+        """`reading`: arguments of `read_range`."""
         self._cluster = shared
         self._info = info
         self._ranges = ranges
         self._source = source
         self._reading = reading
+        self._columns = columns
         self._filter = filter
         self._limit = limit
-
-    def choose(self, columns: Sequence[str] | None, *, include_metadata: bool, latest: bool) -> None:
-        """Set the columns of the result (None: all) and the columns to read. Raises InvalidRequestError (`filter`),
-        SchemaMismatchError."""
-        info = self._info
-        schema = Projection(info, columns).schema
-        needed = () if self._filter is None else _filter_columns(self._filter, info)
-        names = None if columns is None else [*schema.names, *(n for n in needed if n not in schema.names)]
-        self._columns = None if names is None or latest else [n for n in names if n in info.schema.names]
-        self._layout = Projection(info, self._columns).schema
-        if include_metadata:
-            for field in METADATA_FIELDS:
-                schema = schema.append(field)
-        self.schema = schema
-        self._whole = pa.schema([*self._layout, *METADATA_FIELDS])
-        self._with_metadata = include_metadata or any(n not in info.schema.names for n in needed)
 
     def batches(self, *, with_bar: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the rows, partition after partition, with a progress bar in notebooks if `with_bar`."""
@@ -210,7 +229,7 @@ class _Rows:
             if rows == self._limit:
                 break
             for batch in self._read(tp, first, last):
-                data = _with_metadata(batch, self._whole) if self._with_metadata else batch.data
+                data = _with_metadata(batch, self._columns.whole) if self._columns.has_metadata else batch.data
                 table = self._select(pa.Table.from_batches([data]), rows)
                 rows += table.num_rows
                 if bar is not None:
@@ -229,23 +248,23 @@ class _Rows:
         kept = LatestRows(self._info)
         for tp, (first, last) in self._ranges.items():
             for batch in self._read(tp, first, last):
-                kept.add(pa.Table.from_batches([_with_metadata(batch, self._whole)]))
+                kept.add(pa.Table.from_batches([_with_metadata(batch, self._columns.whole)]))
             kept.end_partition()
-        return self._select(kept.result(self._whole), 0)
+        return self._select(kept.result(self._columns.whole), 0)
 
     def _read(self, tp: TopicPartition, first: int, last: int) -> Iterable[ConsumedBatch | HistoryBatch]:
-        reading = {**self._reading, "layout": self._layout}
+        reading = {**self._reading, "layout": self._columns.layout}
         if self._source is None:
-            return read_range(self._cluster, tp, first, last, columns=self._columns, **reading)
+            return read_range(self._cluster, tp, first, last, columns=self._columns.names, **reading)
         from sparklog.client.reading.history_range import read_range_with_history
 
-        columns = self._layout.names
+        columns = self._columns.layout.names
         return read_range_with_history(self._cluster, tp, first, last, self._source, columns=columns, **reading)
 
     def _select(self, table: pa.Table, rows: int) -> pa.Table:
         """Return the rows and columns of `table` that belong to the result, which has `rows` rows already."""
         table = table if self._filter is None else table.filter(self._filter)
-        return table.slice(0, None if self._limit is None else self._limit - rows).select(self.schema.names)
+        return table.slice(0, None if self._limit is None else self._limit - rows).select(self._columns.schema.names)
 
 
 def _filter_columns(expression: Any, info: TopicInfo) -> tuple[str, ...]:

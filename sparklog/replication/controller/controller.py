@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Hashable, Iterator, Mapping
 from typing import Any
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sparklog.errors import (
@@ -87,6 +88,23 @@ WAITING_MAX = 100_000
 BATCH_MAX = 1_000
 
 
+class _Term(Struct):
+    """The state that begins with each election and reload of the image."""
+
+    queue: deque[Request | BrokersChanged | Tick] = field(default_factory=deque)
+    """Events that wait for the write in progress."""
+    parts: deque[ClusterDelta] = field(default_factory=deque)
+    """Parts of a change that are not written yet."""
+    answers: list[Answer | Refuse] = field(default_factory=list)
+    """Answers that are sent when the change is stored."""
+    writing: Write | None = None
+    """The write in progress."""
+    has_seen_brokers: bool = False
+    rebalance_at_ms: int | None = None
+    image_at_rest: ClusterImage | None = None
+    """The image in which a tick found nothing to change. In the same image, later ticks are skipped."""
+
+
 class Controller:
     """The controller's state machine."""
 
@@ -95,20 +113,7 @@ class Controller:
         self._guards = safeguards
         self._image: ClusterImage | None = None
         self._tag = 0
-        self._forget_requests()
-        self._forget_disks()
-
-    def _forget_requests(self) -> None:
-        self._queue: deque[Request | BrokersChanged | Tick] = deque()
-        self._parts: deque[ClusterDelta] = deque()
-        self._answers: list[Answer | Refuse] = []
-        self._writing: Write | None = None
-        self._has_seen_brokers = False
-        self._rebalance_at_ms: int | None = None
-        self._image_at_rest: ClusterImage | None = None
-        """The image in which a tick found nothing to change. In the same image, later ticks are skipped."""
-
-    def _forget_disks(self) -> None:
+        self._term = _Term()
         self._offline: dict[tuple[int, int], set[TopicPartition]] = {}
         self._full: dict[tuple[int, int], set[TopicPartition]] = {}
 
@@ -126,54 +131,54 @@ class Controller:
             case ElectionResult(image):
                 self._refuse_all(effects)
                 self._image = image
-                self._rebalance_at_ms = now_ms + self._config.rebalance_interval_ms
+                self._term.rebalance_at_ms = now_ms + self._config.rebalance_interval_ms
             case WriteResult():
                 self._on_written(event, effects)
             case SessionLost():
                 self._resign(effects)
             case Tick():
                 if self._image is not None and (
-                    self._image is not self._image_at_rest or self._has_to_rebalance(now_ms)
+                    self._image is not self._term.image_at_rest or self._has_to_rebalance(now_ms)
                 ):
-                    self._queue.append(event)
+                    self._term.queue.append(event)
             case BrokersChanged():
                 if self._image is not None:
-                    self._queue.append(event)
+                    self._term.queue.append(event)
             case _:
                 self._take(event, effects)
         self._advance(now_ms, effects)
         return effects
 
     def _take(self, request: Request, effects: list[Effect]) -> None:
-        if self._image is None or len(self._queue) >= WAITING_MAX:
+        if self._image is None or len(self._term.queue) >= WAITING_MAX:
             effects.append(
                 Refuse(request.token, NotControllerError("this broker is not the controller, or is overloaded"))
             )
         else:
-            self._queue.append(request)
+            self._term.queue.append(request)
 
     def _on_written(self, written: WriteResult, effects: list[Effect]) -> None:
-        if self._writing is None or written.tag != self._writing.tag or self._image is None:
+        if self._term.writing is None or written.tag != self._term.writing.tag or self._image is None:
             return
-        write, self._writing = self._writing, None
+        write, self._term.writing = self._term.writing, None
         if written.outcome is WriteOutcome.FENCED:
             self._resign(effects)
         elif written.outcome is WriteOutcome.CONFLICT:
             if written.error is not None:
-                effects += [Refuse(a.token, written.error) for a in self._answers]
-                self._answers = []
+                effects += [Refuse(a.token, written.error) for a in self._term.answers]
+                self._term.answers = []
             self._refuse_all(effects)  # reports of disks stay: brokers repeat them only to another controller
             self._image = None
             effects.append(Reload())
         else:
             self._image = replace(write.after, version=written.version)
             effects.append(Publish(write.delta, self._image))
-            if not self._parts:
-                effects += self._answers
-                self._answers = []
+            if not self._term.parts:
+                effects += self._term.answers
+                self._term.answers = []
 
     def _resign(self, effects: list[Effect]) -> None:
-        self._forget_disks()
+        self._offline, self._full = {}, {}
         if self._image is not None:
             self._refuse_all(effects)
             self._image = None
@@ -183,37 +188,37 @@ class Controller:
         """Refuse all requests that wait for a write or for their turn. The outcome of a write in progress is unknown,
         so the error is NOT_CONTROLLER, after which clients repeat the request.
         """
-        tokens: list[Hashable] = [a.token for a in self._answers]
-        tokens += [e.token for e in self._queue if not isinstance(e, BrokersChanged | Tick)]
+        tokens: list[Hashable] = [a.token for a in self._term.answers]
+        tokens += [e.token for e in self._term.queue if not isinstance(e, BrokersChanged | Tick)]
         effects += [Refuse(t, NotControllerError("this broker is no longer the controller")) for t in tokens]
-        self._forget_requests()
+        self._term = _Term()
 
     def _advance(self, now_ms: int, effects: list[Effect]) -> None:
         """Begin the next write if there are changes and no write is in progress."""
-        while self._image is not None and self._writing is None:
-            if not self._parts:
-                if not self._queue:
+        while self._image is not None and self._term.writing is None:
+            if not self._term.parts:
+                if not self._term.queue:
                     return
-                self._parts = self._decide(self._image, now_ms)
-                if not self._parts:
-                    effects += self._answers
-                    self._answers = []
+                self._term.parts = self._decide(self._image, now_ms)
+                if not self._term.parts:
+                    effects += self._term.answers
+                    self._term.answers = []
                     continue
-            delta = self._parts.popleft()
+            delta = self._term.parts.popleft()
             self._tag += 1
             after = self._image.apply(
                 delta, Version(self._image.version.controller_epoch, self._image.version.zxid + 1)
             )
-            self._writing = Write(self._tag, delta, after)
-            effects.append(self._writing)
+            self._term.writing = Write(self._tag, delta, after)
+            effects.append(self._term.writing)
 
     def _decide(self, image: ClusterImage, now_ms: int) -> deque[ClusterDelta]:
         draft = Draft(image, self._offline, self._guards, self._full)
-        for _ in range(min(len(self._queue), BATCH_MAX)):
-            event = self._queue[0]
+        for _ in range(min(len(self._term.queue), BATCH_MAX)):
+            event = self._term.queue[0]
             if isinstance(event, AlterSecurity) and not _fits(draft, event):
                 break  # left for the next write
-            self._queue.popleft()
+            self._term.queue.popleft()
             if isinstance(event, BrokersChanged):
                 self._on_brokers(draft, event.brokers)
             elif isinstance(event, Tick):
@@ -222,9 +227,9 @@ class Controller:
                 try:
                     result = self._perform(draft, event)
                 except SparklogError as e:
-                    self._answers.append(Refuse(event.token, e))
+                    self._term.answers.append(Refuse(event.token, e))
                 else:
-                    self._answers.append(Answer(event.token, result))
+                    self._term.answers.append(Answer(event.token, result))
         delta = draft.delta()
         return deque(parts_of(delta, image) if delta else ())
 
@@ -233,7 +238,7 @@ class Controller:
     def _on_brokers(self, draft: Draft, brokers: Mapping[int, BrokerImage]) -> None:
         """Store the registered brokers, and remove ended lives of brokers from the ISRs. The brokers are compared with
         the stored image, not with earlier events, so that a new controller misses no change."""
-        self._has_seen_brokers = True
+        self._term.has_seen_brokers = True
         registered = self._registered_brokers(draft)
         gone = {i for i, epoch in registered.items() if i not in brokers or brokers[i].broker_epoch != epoch}
         crashed: set[int] = set()
@@ -402,7 +407,7 @@ class Controller:
     # --- time
 
     def _on_tick(self, draft: Draft, now_ms: int) -> None:
-        if not self._has_seen_brokers:
+        if not self._term.has_seen_brokers:
             return
         is_at_rest = True
         for tp, partition in list(draft.all_partitions()):
@@ -415,13 +420,15 @@ class Controller:
         operations.end_throttle(draft)
         topics.guard_internal_topics(draft)
         if self._has_to_rebalance(now_ms):
-            self._rebalance_at_ms = now_ms + self._config.rebalance_interval_ms
+            self._term.rebalance_at_ms = now_ms + self._config.rebalance_interval_ms
             self._rebalance(draft)
         if is_at_rest and not draft.delta():
-            self._image_at_rest = self._image
+            self._term.image_at_rest = self._image
 
     def _has_to_rebalance(self, now_ms: int) -> bool:
-        return self._config.rebalance and self._rebalance_at_ms is not None and now_ms >= self._rebalance_at_ms
+        return (
+            self._config.rebalance and self._term.rebalance_at_ms is not None and now_ms >= self._term.rebalance_at_ms
+        )
 
     def _rebalance(self, draft: Draft) -> None:
         """Give leaderships back to each broker that lacks more than `leader.imbalance.per.broker.percentage` of its
