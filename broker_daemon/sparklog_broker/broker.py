@@ -11,13 +11,16 @@ from sparklog.environment import Environment, real_environment
 from sparklog.environment.memory_budget import MemoryBudget
 from sparklog.environment.time_slices import LoopTimeSlices
 from sparklog.errors import InvalidProducerIdMappingError
+from sparklog.replication.cluster_image import ClusterImage
 from sparklog.replication.dynamic_settings import TOPIC_PREFIX
 from sparklog.security.owned_ids import is_owned
 from sparklog.security.principals import Principal
-from sparklog.security.records import RecordKind
+from sparklog.security.records import RecordChanges, RecordKind
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from sparklog_broker.background.background import Background
-from sparklog_broker.cluster.cluster import Cluster
+from sparklog_broker.cluster.cluster_member import ClusterMember
+from sparklog_broker.cluster.cluster_store import ClusterStore, LocalStore
+from sparklog_broker.cluster.peers import Connect
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.groups import Groups
 from sparklog_broker.coordinators.internal_topics import InternalTopic
@@ -54,12 +57,13 @@ class Broker:
         loop: asyncio.AbstractEventLoop,
         environment: Environment,
         storage: Storage,
-        cluster: Cluster,
-        dynamic: DynamicConfig | None = None,
+        store: ClusterStore,
+        dynamic: DynamicConfig,
+        connect: Connect,
     ) -> None:
-        """`dynamic`: the dynamic settings, with the first image already applied to `config`; None to create them."""
+        """`dynamic`: the dynamic settings, with the first image already applied to `config`."""
         clock = environment.clock
-        self.dynamic = DynamicConfig(config) if dynamic is None else dynamic
+        self.dynamic = dynamic
         """Settings that can change while the broker runs."""
         self.config = config
         self.environment = environment
@@ -71,13 +75,10 @@ class Broker:
 
         self.storage = storage
         self.io = IoThreads(loop, environment.executors, config.num_io_threads)
-        self.cluster = cluster
-        self.partitions = Partitions(config, storage, self.io, cluster.serve(self.io).role_of)
+        self.partitions = Partitions(config, storage, self.io)
         self.appender = Appender(loop, self.io, storage.logs, self.partitions.produces)
         self.background = Background(config, loop, environment, storage, self.partitions)
-        self.topics = cluster.topics(storage, self.partitions, self.background, self.time_slices)
-        self.security_records = SecurityRecords(storage.metadata.security)
-        cluster.follow_security(self.security_records)
+        self.security_records = SecurityRecords(storage.metadata.security, self._change_security)
         self.users = Users(environment.randomness.token_bytes(SECRET_BYTES), config.security.initial_users)
         self.security_records.watch(RecordKind.SECRETS, self.users.follow_secrets)
         self.security_records.watch(RecordKind.USERS, self.users.follow)
@@ -86,7 +87,21 @@ class Broker:
         self.owned_ids = OwnedIds(self.security_records, environment.randomness.token_bytes)
         self.producer_owners = None if self.access is None else ProducerOwners(self.owned_ids)
         self.throttling = Throttling(config, self.security_records, clock.monotonic_s)
-        self.topics.owners = TopicOwners(self.partitions, lambda: self.throttling.connections.quotas)
+        self.cluster = cluster = ClusterMember(
+            config,
+            loop,
+            environment,
+            store,
+            storage,
+            self.io,
+            self.partitions,
+            self.background,
+            TopicOwners(self.partitions, lambda: self.throttling.connections.quotas),
+            self.time_slices,
+            self,
+            connect,
+        )
+        self.topics = cluster.topics
         self.audit = AuditLog.from_config(config, environment, loop)
         self.offset_snapshots = OffsetSnapshots()
         self.lakes = Lakes(self.partitions, clock.now_ms)
@@ -101,9 +116,7 @@ class Broker:
         self.transaction_access = TransactionAccess(self.transactions, states, other_brokers)
         self.verification = Verification(self.partitions, self.transaction_access)
         self._loop = loop
-        cluster.replicas.on_leadership = self._on_leadership
         self._watch_settings()
-        cluster.on_configs = self.dynamic.follow
 
     def _watch_settings(self) -> None:
         """Register the parts that derive a value from a dynamic setting."""
@@ -117,7 +130,16 @@ class Broker:
         watch(("log.flush.interval.ms",), self.background.flushing.run_soon)
         watch((TOPIC_PREFIX,), self.topics.on_defaults_changed)
 
-    def _on_leadership(self, key: TopicPartition, leads: bool) -> None:
+    async def _change_security(self, changes: RecordChanges) -> None:
+        await self.cluster.change_security(changes)
+
+    def on_image(self, image: ClusterImage) -> None:
+        """Apply the security records and settings of an image."""
+        self.security_records.follow(image.security)
+        self.dynamic.follow(image.configs)
+
+    def on_leadership(self, key: TopicPartition, leads: bool) -> None:
+        """Load or unload the coordinators of an internal topic's partition."""
         if key.topic == CONSUMER_OFFSETS_TOPIC:
             self.groups.follow(key.partition, leads=leads)
         elif key.topic == TRANSACTION_STATE_TOPIC:
@@ -129,31 +151,33 @@ class Broker:
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
         environment: Environment | None = None,
-        cluster: Cluster | None = None,
+        store: ClusterStore | None = None,
+        connect: Connect = asyncio.open_connection,
     ) -> Broker:
         """Lock and load the data directory. Blocks during the recovery of damaged logs. `loop` must not run yet. With
-        `cluster` None the broker is a sole broker, whose store is in the data directory.
+        `store` None the broker is a sole broker, whose store is in the data directory. `connect` opens connections to
+        other brokers.
 
         Raises DataDirLockedError, StorageError, StorageFullError, InvalidConfigError (`remote.log.storage.*`).
         """
         environment = environment if environment is not None else real_environment(int(config.data_file_mode, 8))
         logs = open_logs(config, environment)
         try:
-            if cluster is None:
+            if store is None:
                 check_alone(config, environment.files)
-                cluster = Cluster.alone(config, loop, environment, create=not logs.was_used)
+                store = LocalStore.open(config, environment, create=not logs.was_used)
             dynamic = DynamicConfig(config)
-            dynamic.follow(cluster.image.configs)
-            storage = Storage.open(config, loop, environment, logs, cluster.metadata)
-            cluster.take_epochs(logs)
+            dynamic.follow(store.image.configs)
+            storage = Storage.open(config, loop, environment, logs, store.metadata)
+            store.take_epochs(logs)
         except BaseException:
-            if cluster is not None:
-                cluster.close()
+            if store is not None:
+                store.close()
             logs.close()
             raise
-        broker = cls(config, loop, environment, storage, cluster, dynamic)
+        broker = cls(config, loop, environment, storage, store, dynamic, connect)
         for topic in storage.metadata.topics.values():
-            broker.partitions.add(topic, broker.partitions.opened(topic))
+            broker.partitions.add(topic, broker.partitions.opened(topic, broker.cluster.replicas.role_of))
         return broker
 
     def start(self, on_all_disks_failed: Callable[[str], None] = lambda _: None) -> None:
@@ -161,12 +185,12 @@ class Broker:
         has failed."""
         for topic in self.partitions.topics.values():
             self.storage.run(partial(self.storage.topic_directories.note, topic))
-        self.background.start(on_all_disks_failed)
+        self.background.start(on_all_disks_failed, self.cluster.on_offline)
         self.groups.start()
         self.transactions.start()
 
     async def join(self, endpoints: Sequence[str], on_lost: Callable[[str], None] = lambda _: None) -> None:
-        """Register the broker in its cluster, after `start`; see `Cluster.join`."""
+        """Register the broker in its cluster, after `start`; see `ClusterMember.join`."""
         await self.cluster.join(endpoints, on_lost)
         self.transactions.joined(is_sole=not self.other_brokers.ids())
 

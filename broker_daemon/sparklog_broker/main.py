@@ -36,7 +36,7 @@ from sparklog_broker.children.child import Child
 from sparklog_broker.children.children import Children
 from sparklog_broker.children.kafka_gateway import KafkaGateway
 from sparklog_broker.children.lake_worker import LakeWorker, has_lake, lake_worker_spec
-from sparklog_broker.cluster.cluster import Cluster
+from sparklog_broker.cluster.cluster_store import ZooKeeperStore
 from sparklog_broker.cluster.growth import grow
 from sparklog_broker.cluster.secure_connect import SecureConnect
 from sparklog_broker.config import BrokerConfig, format_address, load_config, parse_address
@@ -240,14 +240,15 @@ async def _open(
     contexts: Mapping[str, RenewedContext],
 ) -> _Parts:
     """Open the data directory and, if configured, the connection to the cluster. Raises InvalidConfigError, and the
-    errors of `_cluster` and `Broker.open`.
+    errors of `_read_store` and `Broker.open`.
     """
     if config.data_file_group:
         give_to_group(config, environment)
     others = _secure_connect(config, environment)
-    cluster = await _cluster(config, loop, environment, others) if config.zookeeper_connect else None
+    store = await _read_store(config, loop, environment) if config.zookeeper_connect else None
     # On a thread, so that a second signal can end a long recovery.
-    broker = await loop.run_in_executor(None, Broker.open, config, loop, environment, cluster)
+    connect = others or asyncio.open_connection
+    broker = await loop.run_in_executor(None, Broker.open, config, loop, environment, store, connect)
     renew_others = partial(_renew_others, others, loop) if others is not None else None
     peers = PeerSecurity(config, loop, environment, broker.users, contexts, renew_others)
     peers.authenticator.on_identified = broker.throttling.identified
@@ -346,9 +347,9 @@ def _renew_others(others: SecureConnect, loop: asyncio.AbstractEventLoop) -> boo
     return changed
 
 
-async def _cluster(
-    config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment, others: SecureConnect | None
-) -> Cluster:
+async def _read_store(
+    config: BrokerConfig, loop: asyncio.AbstractEventLoop, environment: Environment
+) -> ZooKeeperStore:
     """Connect to ZooKeeper, copy this broker's own metadata store into it if there is one, and read the metadata.
     Raises StorageUnavailableError, InvalidConfigError, and the errors of `grow`."""
     try:
@@ -375,7 +376,7 @@ async def _cluster(
     except SparklogError:
         coordination.close()
         raise
-    return await Cluster.connect(coordination, config, loop, environment, others or asyncio.open_connection)
+    return await ZooKeeperStore.read(coordination, config, environment)
 
 
 def _lake_worker(config: BrokerConfig, loop: asyncio.AbstractEventLoop, broker: Broker, server: Server) -> LakeWorker:

@@ -51,7 +51,6 @@ class BrokerRegistration:
         self,
         coordination: Coordination,
         broker_id: int,
-        registration: znodes.Registration,
         now_ms: Callable[[], int],
         on_registered: Callable[[int], None],
         on_duplicate: Callable[[], None] = lambda: None,
@@ -62,7 +61,8 @@ class BrokerRegistration:
         """`is_older`: steps that return True if the store is older than the newest image of this broker."""
         self._zk = coordination
         self._path = f"{znodes.BROKER_IDS}/{broker_id}"
-        self._registration = registration
+        self._registration = znodes.Registration("")
+        """The content of the broker's node; without addresses before `start`."""
         self._now_ms = now_ms
         self._on_registered = on_registered
         self._on_duplicate = on_duplicate
@@ -78,7 +78,9 @@ class BrokerRegistration:
         """True if a registration was requested during another registration, which can fail with its connection."""
         self.broker_epoch = NO_EPOCH
 
-    def start(self) -> None:
+    def start(self, registration: znodes.Registration) -> None:
+        """Register the broker, and again after each end of the session."""
+        self._registration = registration
         self._zk.listen(lambda state: self._call(lambda: self._on_state(state)))
         self._register()
 

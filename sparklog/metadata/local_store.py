@@ -42,7 +42,7 @@ from sparklog.security.records import RecordId
 from sparklog.types import TopicPartition
 
 WAIT_S = 15.0
-MADE = "/made"
+CREATED_TOPICS = "/made"
 """Node with one child for each topic id. The child contains the number of partitions whose directories were created in
 this life of the broker. A crash can come between the topic and its directories, so their existence is noted. In later
 lives of the broker, a leader epoch above the topic's first one shows that a partition's directory was created."""
@@ -82,10 +82,10 @@ def open_local(
     try:
         if wait_for(coordination.get(znodes.CLUSTER)) is None:
             cluster = znodes.encode(znodes.ClusterNode(environment.randomness.new_id()))
-            ops = [*znodes.base_ops(), Create(znodes.CLUSTER, cluster), Create(MADE, b"")]
+            ops = [*znodes.base_ops(), Create(znodes.CLUSTER, cluster), Create(CREATED_TOPICS, b"")]
             wait_for(coordination.transaction(ops))
-        if wait_for(coordination.get(MADE)) is None:
-            wait_for(coordination.create(MADE, b""))
+        if wait_for(coordination.get(CREATED_TOPICS)) is None:
+            wait_for(coordination.create(CREATED_TOPICS, b""))
     except StoreWriteError as e:
         coordination.close()
         raise e.reason from e
@@ -116,11 +116,11 @@ def read_image(coordination: LocalCoordination, path: Path) -> tuple[str, Cluste
         raise StorageError(f"the metadata store {path} is damaged: {e!r}; {way_out(path)}") from e
 
 
-def read_made(coordination: LocalCoordination) -> dict[str, int]:
-    """Return the number of created partitions by topic id: the children of MADE."""
+def read_created_topics(coordination: LocalCoordination) -> dict[str, int]:
+    """Return the number of created partitions by topic id: the children of CREATED_TOPICS."""
     counts = {}
-    for topic_id in wait_for(coordination.children(MADE)):
-        node = wait_for(coordination.get(f"{MADE}/{topic_id}"))
+    for topic_id in wait_for(coordination.children(CREATED_TOPICS)):
+        node = wait_for(coordination.get(f"{CREATED_TOPICS}/{topic_id}"))
         counts[topic_id] = int(node.data)
     return counts
 

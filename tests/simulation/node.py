@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 from sparklog_broker.broker import Broker
-from sparklog_broker.cluster.cluster import Cluster
+from sparklog_broker.cluster.cluster_member import ClusterMember
+from sparklog_broker.cluster.cluster_store import ZooKeeperStore
 from sparklog_broker.config import make_config
 from sparklog_broker.counters.requests import RequestTimes
 from sparklog_broker.network.reply import Reply
@@ -91,20 +92,18 @@ class Node:
         return self.loop is not None and self.loop.is_paused
 
     @property
-    def cluster(self) -> Cluster | None:
+    def cluster(self) -> ClusterMember | None:
         return self.broker.cluster if self.broker is not None else None
 
     @property
     def broker_epoch(self) -> int:
         """Epoch of its registration; -1 without one."""
         cluster = self.cluster
-        membership = getattr(cluster, "membership", None)
-        return -1 if membership is None else membership.registration.broker_epoch
+        return -1 if cluster is None else cluster.membership.registration.broker_epoch
 
     def controller_image(self) -> ClusterImage | None:
         """Return its image if it is the controller, or believes to be."""
-        membership = getattr(self.cluster, "membership", None)
-        return None if membership is None else membership._controller.image
+        return None if self.cluster is None else self.cluster.membership._controller.image
 
     # --- its life
 
@@ -127,14 +126,14 @@ class Node:
 
     async def _started(self, loop: SimLoop, environment) -> None:  # type: ignore[no-untyped-def]
         config = replace(self._config)  # dynamic settings change it
-        cluster = None
+        store = None
+        connect = stream_opener(self._net, loop, self.host)
         if self._zookeeper is not None:
             self.zk = zk = self._zookeeper.client()
             if self._is_cut_off:
                 self._zookeeper.cut(zk)
-            connect = stream_opener(self._net, loop, self.host)
-            cluster = await Cluster.connect(zk, config, loop, environment, connect)
-        self.broker = broker = Broker.open(config, loop, environment, cluster)
+            store = await ZooKeeperStore.read(zk, config, environment)
+        self.broker = broker = Broker.open(config, loop, environment, store, connect)
         self._watch_leaderships(broker.cluster)
         self.pipeline = pipeline = Pipeline(broker, HANDLERS)
 
@@ -146,15 +145,15 @@ class Node:
         await broker.join((f"{self.host}:{PORT}",), self._on_failed)
         self.has_joined = True
 
-    def _watch_leaderships(self, cluster: Cluster) -> None:
-        tell = cluster.replicas.on_leadership
+    def _watch_leaderships(self, cluster: ClusterMember) -> None:
+        tell = cluster.replicas._on_leadership
 
         def told(key: TopicPartition, leads: bool) -> None:
             if leads:
                 self.on_leads(self, key)
             tell(key, leads)
 
-        cluster.replicas.on_leadership = told
+        cluster.replicas._on_leadership = told
 
     def _on_failed(self, reason: str) -> None:
         self.failed = reason

@@ -65,8 +65,7 @@ class Broker:
             self.lives = Lives((), self.lives.flushed)
         self._stopped_cleanly = False
         self.registration = BrokerRegistration(
-            self.zk, self.id, Registration(f"{self.id}.{self.life}", None, (), *self.lives),
-            lambda: self.world.zk.now_ms, lambda _: self._on_registered(), call=self.run,
+            self.zk, self.id, lambda: self.world.zk.now_ms, lambda _: self._on_registered(), call=self.run,
         )  # fmt: skip
         self.controller = Controller(
             controller_model.ControllerConfig(rebalance_interval_ms=6_000), self.world.safeguards.controller
@@ -75,7 +74,7 @@ class Broker:
             self.zk, self.id, self.controller, lambda: self.world.zk.now_ms, self._on_controller, call=self.run,
             fenced=self.world.safeguards.fence,
         )  # fmt: skip
-        self.registration.start()
+        self.registration.start(Registration(f"{self.id}.{self.life}", None, (), *self.lives))
         self.session.start()
         self._every(POLL_MS, self._poll)
         self._every(TICK_MS, self._tick)

@@ -34,12 +34,11 @@ class Background:
         self.cleaner = Cleaner(config, loop, environment, storage.logs, partitions.all_have_committed)
         self.tierer = Tierer(config, loop, environment, storage.logs, storage.remote.store, partitions.leading_epoch)
         self._watch = DirectoryWatch(loop, environment, storage, partitions)
-        self.on_offline: Callable[[], None] = lambda: None
-        """Called after partitions have gone offline because their disk failed."""
 
-    def start(self, on_all_disks_failed: Callable[[str], None]) -> None:
-        """Start all parts. `on_all_disks_failed` gets the reason when the last usable log directory has failed."""
-        self._watch.start(on_all_disks_failed, lambda: self.on_offline())
+    def start(self, on_all_disks_failed: Callable[[str], None], on_offline: Callable[[], None]) -> None:
+        """Start all parts. `on_all_disks_failed` gets the reason when the last usable log directory has failed.
+        `on_offline` is called after partitions have gone offline because their disk failed."""
+        self._watch.start(on_all_disks_failed, on_offline)
         self.flushing.start()
         self.retention.start()
         self.cleaner.start()

@@ -43,7 +43,7 @@ MOVES_S = 20.0
 """Longest wait for the successor of a lost controller, in s. Brokers elect it when the lost one's session has ended."""
 AGAIN_S = 0.1
 FORWARD_TIMEOUT_S = 30.0
-LOOK_S = 1.0
+POLL_INTERVAL_S = 1.0
 """Interval, in s, at which a waiting request checks if another broker is the controller."""
 MOVING = NotControllerError, BrokerNotAvailableError, BrokerShuttingDownError
 ANSWER_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
@@ -146,7 +146,7 @@ class ControllerClient:
         asked = asyncio.ensure_future(self.request(purpose, api, message, response, timeout_s=timeout_s))
         try:
             while True:
-                answered, _ = await asyncio.wait({asked}, timeout=LOOK_S)
+                answered, _ = await asyncio.wait({asked}, timeout=POLL_INTERVAL_S)
                 if answered:
                     return asked.result()
                 await self.find()

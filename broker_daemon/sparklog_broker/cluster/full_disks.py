@@ -5,7 +5,7 @@
 | a directory is full | copies nothing into it, so its replicas join no ISR | elects leaders that have room |
 | it has room again | copies the missing records, and reports the directory | elects the preferred leaders again |
 
-The controller keeps the reports only in memory. The broker repeats its report every TELL_AGAIN_S, because another
+The controller keeps the reports only in memory. The broker repeats its report every RETRY_S, because another
 broker may have become the controller, or another replica may have joined an ISR.
 """
 
@@ -33,8 +33,8 @@ from sparklog_broker.partitions.storage import Storage
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 1.0
-TELL_AGAIN_S = 5.0
+POLL_INTERVAL_S = 1.0
+RETRY_S = 5.0
 TIMEOUT_S = 10.0
 
 
@@ -62,9 +62,9 @@ class FullDisks:
         self._next_report_s = 0.0
 
     async def run(self) -> None:
-        """Check the directories every LOOK_S, and report changes, until cancelled."""
+        """Check the directories every POLL_INTERVAL_S, and report changes, until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_INTERVAL_S)
             try:
                 await self._look()
                 await self._report()
@@ -105,7 +105,7 @@ class FullDisks:
         epoch = self._membership.registration.broker_epoch
         if epoch == NO_EPOCH:
             return
-        self._next_report_s = now_s + TELL_AGAIN_S
+        self._next_report_s = now_s + RETRY_S
         await self._report_batch(epoch, sorted(self._reported - full), is_full=False)
         await self._report_batch(epoch, sorted(full), is_full=True)
         self._reported = full

@@ -38,7 +38,7 @@ from sparklog.metadata.coordination import (
     NodeExistsError,
     Steps,
 )
-from sparklog.metadata.local_store import MADE, METADATA_FILE, open_local, wait_for
+from sparklog.metadata.local_store import CREATED_TOPICS, METADATA_FILE, open_local, wait_for
 from sparklog.replication.cluster_image import NO_LEADER
 from sparklog_broker.config import BrokerConfig
 
@@ -132,7 +132,7 @@ def _copied(nodes: Iterable[Node]) -> Iterator[Create]:
     leaderships, are left out."""
     for node in nodes:
         data = node.data
-        if node.path.startswith((f"{znodes.REGISTERED}/", MADE)):
+        if node.path.startswith((f"{znodes.REGISTERED}/", CREATED_TOPICS)):
             continue
         if node.path == znodes.TERMS:
             data = b"[]"

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from sparklog.environment.files import FileSystem
 from sparklog.errors import SparklogError
 from sparklog.metadata.image_copy import ImageCopy, write_copy
+from sparklog.metadata.store import Topic
 from sparklog.replication.cluster_image import ClusterImage, TopicImage
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.partitions.storage import Storage
@@ -22,8 +23,8 @@ WRITE_EVERY_S = 1.0
 
 
 class ImageCopies:
-    """Keeps the copy up to date. A change is written at once, but at the earliest WRITE_EVERY_S after the last write.
-    Event-loop thread only."""
+    """The `ImageRecord` of a broker with ZooKeeper, which keeps the copy up to date. A change is written at once, but
+    at the earliest WRITE_EVERY_S after the last write. Event-loop thread only."""
 
     def __init__(
         self,
@@ -43,11 +44,22 @@ class ImageCopies:
         self._timer: asyncio.TimerHandle | None = None
         self._is_changed = self._is_stopped = False
 
+    @property
+    def topics_put_aside(self) -> Sequence[str]:
+        """Names of the topics in `put_aside`."""
+        return sorted(topic.name for topic in self.put_aside.values())
+
+    def on_created(self, topic: Topic) -> None:
+        """Do nothing: a missing directory is created again at the next start, and the replica copied."""
+
+    def on_joined(self) -> None:
+        """Do nothing: the copy is written with the first image."""
+
     def follow(self, image: ClusterImage, absent: Iterable[TopicImage]) -> None:
         """Note that the broker has applied `image`, which lacks the topics `absent` without an order to delete them."""
         self.put_aside |= {topic.topic_id: topic for topic in absent}
-        found = {topic.topic_id for topic in image.topics.values()}
-        for topic_id in [i for i in self.put_aside if i in found or i in image.deleted]:
+        present = {topic.topic_id for topic in image.topics.values()}
+        for topic_id in [i for i in self.put_aside if i in present or i in image.deleted]:
             del self.put_aside[topic_id]
         self._image, self._is_changed = image, True
         if self._timer is None:

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from msgspec.structs import replace
+
 from sparklog.errors import BrokerNotAvailableError, RequestTimedOutError, SparklogError
 from sparklog.protocol.apis import Api
 from sparklog.protocol.cluster_messages import MetadataFetchRequest, MetadataFetchResponse
@@ -22,7 +24,7 @@ ANSWER_S = 5.0
 RETRY_S = 0.2
 REACH_S = 30.0
 CATCH_UP_S = 2.0
-"""Longest time, in s, in which the image of a new controller's broker must reach the stored one."""
+"""Longest wait, in s, until the image of the controller's broker reaches the stored one."""
 
 
 class ImageFollower:
@@ -36,12 +38,14 @@ class ImageFollower:
         image: ClusterImage,
         apply: Callable[[ClusterImage], Awaitable[None]],
     ) -> None:
-        """`apply` is called with newer images, in order; versions may be skipped. It must not raise."""
+        """`image`: the image that was read at the start. `apply` is called with newer images, in order; versions may be
+        skipped. It must not raise."""
         self._membership = membership
         self._controller = controller
         self._broker_id = broker_id
         self._apply = apply
-        self.image = image
+        self.image = replace(image, version=Version())
+        """The newest applied image. The first one lacks the brokers: its version makes the controller send all."""
         self._newer = asyncio.Event()
         self._failures = 0
         """Failed attempts since the last success."""

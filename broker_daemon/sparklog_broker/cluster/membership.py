@@ -62,7 +62,6 @@ class Membership:
         self,
         coordination: Coordination,
         broker_id: int,
-        registration: znodes.Registration,
         clock: MachineClock,
         loop: asyncio.AbstractEventLoop,
         controller: ControllerConfig,
@@ -90,7 +89,6 @@ class Membership:
         self.registration = BrokerRegistration(
             coordination,
             broker_id,
-            registration,
             now_ms,
             on_registered,
             on_duplicate,
@@ -98,9 +96,9 @@ class Membership:
             is_older=self._session.is_older,
         )
 
-    def start(self) -> None:
+    def start(self, registration: znodes.Registration) -> None:
         """Register the broker, and stand for election. Both are repeated after losses of the connection or session."""
-        self.registration.start()
+        self.registration.start(registration)
         self._session.start()
         self._tick()
 

@@ -37,12 +37,12 @@ UNKNOWN = PartitionImage((), NO_LEADER, -1, -1, ())
 FetchVerdict = FetchAccepted | FetchDiverging | FetchRefused
 
 
-class Surroundings(Protocol):
+class ReplicaHost(Protocol):
     """The parts of the broker that a replica uses. Event-loop thread only."""
 
     def now_ms(self) -> int: ...
 
-    def heard_ms(self, broker_id: int) -> int:
+    def last_fetch_ms(self, broker_id: int) -> int:
         """Return the time of a broker's last request for records, in ms; 0 if there was none."""
         ...
 
@@ -50,11 +50,11 @@ class Surroundings(Protocol):
         """Propose an ISR to the controller."""
         ...
 
-    def has_resigned(self, key: TopicPartition) -> None:
+    def on_role_lost(self, key: TopicPartition) -> None:
         """Note that this broker no longer leads the partition, although its image still names it."""
         ...
 
-    def has_news(self, key: TopicPartition) -> None:
+    def on_new_data(self, key: TopicPartition) -> None:
         """Wake the followers that wait for this partition, after new records, a new high watermark or log start, or a
         change of leader."""
         ...
@@ -64,10 +64,10 @@ class ClusterReplica:
     """The `ReplicaRole` of one partition. Event-loop thread only, except for reads of `leader` and `isr`."""
 
     __slots__ = (
-        "_around",
         "_broker_id",
         "_config",
         "_deletions",
+        "_host",
         "_partition_epoch",
         "_proposed",
         "_replicated_to",
@@ -79,7 +79,7 @@ class ClusterReplica:
     )
 
     def __init__(
-        self, key: TopicPartition, broker_id: int, image: PartitionImage, config: ReplicaConfig, around: Surroundings
+        self, key: TopicPartition, broker_id: int, image: PartitionImage, config: ReplicaConfig, host: ReplicaHost
     ) -> None:
         self.key = key
         self.image = image
@@ -90,7 +90,7 @@ class ClusterReplica:
         """Called after a rise of `replicated_to`."""
         self._broker_id = broker_id
         self._config = config
-        self._around = around
+        self._host = host
         self._replicated_to = 0
         self._partition_epoch = image.partition_epoch
         """The highest partition epoch in images and in the controller's answers."""
@@ -160,14 +160,14 @@ class ClusterReplica:
     def on_append(self, log_end_offset: int) -> None:
         if isinstance(self.state, Leader):
             self.handle(LogGrowth())
-            self._around.has_news(self.key)
+            self._host.on_new_data(self.key)
 
     def on_follower_fetch(self, replica: int, fetch_offset: int) -> None:
         raise NotImplementedError("a follower's fetch needs a broker epoch and a leader epoch: use `take_fetch`")
 
     def on_log_start(self) -> None:
         if isinstance(self.state, Leader):
-            self._around.has_news(self.key)
+            self._host.on_new_data(self.key)
             self._check_deletions()
 
     async def until_deleted(self, offset: int, timeout_s: float) -> int:
@@ -219,7 +219,7 @@ class ClusterReplica:
         self.resign(changed.partition)  # its proposals name the broker's former epoch
         if changed.partition.partition_epoch < self._partition_epoch:
             return False
-        now_ms = self._around.now_ms()
+        now_ms = self._host.now_ms()
         proposed = self._proposed
         if proposed is not None:
             life = dict(proposed.isr).get(self._broker_id)
@@ -232,7 +232,7 @@ class ClusterReplica:
             log,
             now_ms,
             self._config,
-            heard_ms=self._around.heard_ms,
+            last_fetch_ms=self._host.last_fetch_ms,
             proposed=proposed,
         )
         effects = leader.become(now_ms)
@@ -254,7 +254,7 @@ class ClusterReplica:
             self._proposed = self.state.proposed
             self.handle(Resignation(image.leader, image.leader_epoch))
             self.state = None
-            self._around.has_news(self.key)
+            self._host.on_new_data(self.key)
             self._check_deletions()
 
     def forget(self, image: PartitionImage) -> None:
@@ -271,18 +271,18 @@ class ClusterReplica:
             self._hear_of(event.partition)
         if isinstance(self.state, Leader):
             before = self.isr
-            self._carry_out(self.state.handle(event, self._around.now_ms()), log)
+            self._carry_out(self.state.handle(event, self._host.now_ms()), log)
             if self.state.has_resigned:
-                self._around.has_resigned(self.key)
+                self._host.on_role_lost(self.key)
             if self.isr != before:
-                self._around.has_news(self.key)  # answers tell followers which records all replicas have
+                self._host.on_new_data(self.key)  # answers tell followers which records all replicas have
             self._check_deletions()
 
     def take_fetch(self, fetch: FollowerFetch) -> FetchVerdict | None:
         """Pass a follower's fetch to the rules, and return their verdict; None if this broker does not lead."""
         if not isinstance(self.state, Leader):
             return None
-        effects = self.state.handle(fetch, self._around.now_ms())
+        effects = self.state.handle(fetch, self._host.now_ms())
         verdict: FetchVerdict | None = None
         for effect in effects:
             if isinstance(effect, FetchAccepted | FetchDiverging | FetchRefused):
@@ -297,12 +297,12 @@ class ClusterReplica:
                 case BeginEpoch(epoch, _):
                     if log is not None:
                         log.replica.begin_epoch(epoch)
-                    self._around.has_news(self.key)  # followers must report their log ends again
+                    self._host.on_new_data(self.key)  # followers must report their log ends again
                 case SetHighWatermark(offset):
                     self._replicated_to = offset
                     self.on_high_watermark()
-                    self._around.has_news(self.key)
+                    self._host.on_new_data(self.key)
                 case ProposeIsr():
-                    self._around.propose(self, effect)
+                    self._host.propose(self, effect)
                 case _:
                     pass  # `take_fetch` handles the answers to fetches

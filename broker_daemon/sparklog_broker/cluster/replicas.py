@@ -36,7 +36,7 @@ from sparklog_broker.cluster.leader_side.replica_server import ReplicaServer
 from sparklog_broker.cluster.peers import Connect, Peer
 from sparklog_broker.cluster.replica import UNKNOWN, ClusterReplica
 from sparklog_broker.cluster.replication_throttle import Quota, is_throttled
-from sparklog_broker.counters.replication import ReplicationCounters
+from sparklog_broker.config import BrokerConfig
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.partitions import Partitions
@@ -74,25 +74,45 @@ class _FollowedImage(NamedTuple):
 
 
 class Replicas:
-    """The replicas. Implements the `Surroundings` of every `ClusterReplica`. Event-loop thread only."""
+    """The replicas. Implements the `ReplicaHost` of every `ClusterReplica`. Event-loop thread only."""
 
     def __init__(
         self,
-        broker_id: int,
+        config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
         clock: MachineClock,
         io: IoThreads,
-        config: ReplicaConfig,
-        limits: FetchLimits,
         connect: Connect,
+        partitions: Partitions,
+        server: ReplicaServer,
+        proposals: IsrProposals,
+        registration: BrokerRegistration,
+        log_starts: LogStarts,
+        image: ClusterImage,
+        on_leadership: Callable[[TopicPartition, bool], None],
     ) -> None:
-        self._broker_id = broker_id
+        """`image`: the image at the broker's start. `on_leadership`: called with the partition, and True when this
+        broker begins to lead it, False when it ceases to lead it."""
+        self._broker_id = config.broker_id
         self._loop = loop
         self._clock = clock
         self._io = io
-        self._config = config
-        self._limits = limits
+        self._config = ReplicaConfig(
+            lag_max_ms=config.replica_lag_time_max_ms, fetch_backoff_ms=config.replica_fetch_backoff_ms
+        )
+        self._limits = FetchLimits(
+            config.replica_fetch_wait_max_ms,
+            config.replica_fetch_max_bytes,
+            config.replica_fetch_response_max_bytes,
+            config.replica_fetch_backoff_ms,
+        )
         self._connect = connect
+        self._partitions = partitions
+        self._server = server
+        self._proposals = proposals
+        self._registration = registration
+        self._log_starts = log_starts
+        self._on_leadership = on_leadership
         self._replicas: dict[TopicPartition, ClusterReplica] = {}
         self._follower_states: dict[TopicPartition, FollowerState] = {}
         self._fetchers: dict[int, tuple[ReplicaFetcher, asyncio.Task[None]]] = {}
@@ -100,15 +120,13 @@ class Replicas:
         """The largest number of a fetch so far, by which late answers to an earlier role's fetches are recognised."""
         self._ticking: asyncio.TimerHandle | None = None
         self._quota = Quota(self.now_ms)
-        self.on_leadership: Callable[[TopicPartition, bool], None] = lambda key, leads: None
-        """Called with the partition, and True when this broker begins to lead it, False when it ceases to lead it."""
-        self.image = ClusterImage()
+        self.image = image
         self.noted_epoch = NO_EPOCH
         """The broker epoch that the log directories contain. While the registration has another epoch, this broker
         leads and copies no partition."""
         self.full: frozenset[TopicPartition] = frozenset()
         """Partitions on full disks, into which no records are copied."""
-        self.counters = ReplicationCounters()
+        self.counters = server.counters
         self._was_certain = True
         self._is_at_rest = False
         """True after a tick in which no leader had anything to do, until a partition has news."""
@@ -119,18 +137,8 @@ class Replicas:
         self._new_leaderships = 0
         """Number of leaderships begun since the last log line about them."""
 
-    def start(
-        self,
-        partitions: Partitions,
-        server: ReplicaServer,
-        proposals: IsrProposals,
-        registration: BrokerRegistration,
-        log_starts: LogStarts,
-    ) -> None:
-        """Set the parts that are created later, and start the ticks."""
-        self._log_starts = log_starts
-        self._partitions, self._server, self._proposals = partitions, server, proposals
-        self._registration = registration
+    def start(self) -> None:
+        """Start the ticks."""
         self._tick()
 
     async def stop(self) -> None:
@@ -143,22 +151,22 @@ class Replicas:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- Surroundings
+    # --- ReplicaHost
 
     def now_ms(self) -> int:
         return int(self._clock.monotonic_s() * 1_000)
 
-    def heard_ms(self, broker_id: int) -> int:
-        return self._server.heard_ms(broker_id)
+    def last_fetch_ms(self, broker_id: int) -> int:
+        return self._server.last_fetch_ms(broker_id)
 
     def propose(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
         self._proposals.add(replica, proposal)
 
-    def has_news(self, key: TopicPartition) -> None:
+    def on_new_data(self, key: TopicPartition) -> None:
         self._is_at_rest = False
-        self._server.has_news(key)
+        self._server.on_new_data(key)
 
-    def has_resigned(self, key: TopicPartition) -> None:
+    def on_role_lost(self, key: TopicPartition) -> None:
         self._idle[key] = None
 
     # --- roles
@@ -219,7 +227,7 @@ class Replicas:
         self._unfollow(key)
         if replica is not None:
             if isinstance(replica.state, Leader):
-                self.on_leadership(key, False)
+                self._on_leadership(key, False)
             replica.resign(UNKNOWN)
         self._idle.pop(key, None)
 
@@ -232,7 +240,7 @@ class Replicas:
         self._idle[key] = None
         partition.on_role_changed()
         if was_leading:
-            self.on_leadership(key, False)
+            self._on_leadership(key, False)
 
     def _follow(self, partition: Partition) -> None:
         """Give the partition its role in the present image."""
@@ -301,12 +309,12 @@ class Replicas:
             leads = False
         if was_leading and not leads:
             partition.on_role_changed()
-            self.on_leadership(partition.key, False)
+            self._on_leadership(partition.key, False)
         elif leads and not was_leading:
             log.debug("leading %s in epoch %d", partition.key, image.leader_epoch)
             self._new_leaderships += 1
             partition.on_role_changed()
-            self.on_leadership(partition.key, True)
+            self._on_leadership(partition.key, True)
 
     def _copy(
         self, partition: Partition, replica: ClusterReplica, image: PartitionImage, partition_log: PartitionLog | None
@@ -318,7 +326,7 @@ class Replicas:
         replica.resign(image)
         if was_leading:
             partition.on_role_changed()
-            self.on_leadership(key, False)
+            self._on_leadership(key, False)
         is_open = partition_log is not None and key not in self.full
         if (
             is_open

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
 from msgspec.structs import replace
@@ -28,7 +27,7 @@ from sparklog.log.housekeeping.log_manager import PartitionSpec
 from sparklog.log.model.retention_policy import POLICY_COMPACT
 from sparklog.log.model.tiering_policy import TIERING_SETTING
 from sparklog.log.partition_log import PartitionLog
-from sparklog.metadata.image_store import IdBlocks, image_of, topic_of
+from sparklog.metadata.image_store import image_of, topic_of
 from sparklog.metadata.store import (
     ENVELOPE_SCHEMA_ID,
     Topic,
@@ -53,7 +52,7 @@ from sparklog.replication.restoration import is_restored
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.controller_client import ControllerClient
-from sparklog_broker.cluster.images import ImageFollower
+from sparklog_broker.cluster.images import CATCH_UP_S, ImageFollower
 from sparklog_broker.cluster.membership import Membership
 from sparklog_broker.cluster.replica_places import ReplicaPlaces
 from sparklog_broker.cluster.replicas import Replicas
@@ -61,7 +60,7 @@ from sparklog_broker.config import BrokerConfig
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
-from sparklog_broker.partitions.topic_directories import partition_specs
+from sparklog_broker.partitions.topic_directories import is_here, partition_specs
 from sparklog_broker.partitions.topic_owners import TopicOwners
 
 log = logging.getLogger(__name__)
@@ -69,8 +68,6 @@ log = logging.getLogger(__name__)
 REPLICATION_FACTOR_MAX = 3
 """Largest replication factor that `default.replication.factor` = -1 selects."""
 CHANGE_TIMEOUT_S = 30.0
-TAKEN_S = 2.0
-"""Longest wait, in s, until this broker's image has a stored change."""
 KEY_TYPES = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1}
 """Key types of FIND_COORDINATOR."""
 
@@ -84,33 +81,36 @@ class Topics:
         config: BrokerConfig,
         environment: Environment,
         storage: Storage,
-        ids: IdBlocks,
         partitions: Partitions,
         background: Background,
         time_slices: LoopTimeSlices,
         replicas: Replicas,
+        membership: Membership,
+        controller: ControllerClient,
+        images: ImageFollower,
+        owners: TopicOwners,
+        on_created: Callable[[Topic], None],
     ) -> None:
+        """`on_created`: called when the directories of a new topic, or of new partitions, exist on this broker."""
         self.partitions = partitions
-        self.owners: TopicOwners | None = None
-        """Limits of topics by owner; None without limits."""
+        self.owners = owners
+        """Limits of topics by owner."""
         self._config = config
         self._environment = environment
         self._storage = storage
-        self._ids = ids
+        self._ids = storage.metadata.ids
         self._background = background
         self._time_slices = time_slices
         self._replicas = replicas
-        self._unmade: dict[TopicPartition, SparklogError] = {}
+        self._membership = membership
+        self._controller = controller
+        self._images = images
+        self._on_created = on_created
+        self._failed_partitions: dict[TopicPartition, SparklogError] = {}
         """New partitions whose directories could not be created, with the errors."""
         self._growing = asyncio.Lock()
-        self.on_made: Callable[[Topic], None] = lambda topic: None
-        """Called when the directories of a new topic, or of new partitions, exist on this broker."""
         self._followed: Mapping[str, TopicImage] = {}
         self._places = ReplicaPlaces(config, environment.clock, storage, partitions, replicas)
-
-    def join(self, membership: Membership, controller: ControllerClient, images: ImageFollower) -> None:
-        """Set the parts that are created later."""
-        self._membership, self._controller, self._images = membership, controller, images
 
     # --- changes
 
@@ -135,7 +135,7 @@ class Topics:
         topic = new_topic(spec, schema_id, self._environment)
         _check_min_insync(spec.name, topic.configs, factor)
         count = topic.partitions if spec.assignment is None else len(spec.assignment)
-        with self._room_for(spec.owner, 1, count):
+        with self.owners.room_for(spec.owner, 1, count):
             try:
                 await self._decide(
                     lambda token: CreateTopic(
@@ -150,12 +150,12 @@ class Topics:
                     )
                 )
             except TopicAlreadyExistsError:
-                await self._images.until_true(lambda image: spec.name in image.topics, TAKEN_S)
+                await self._images.until_true(lambda image: spec.name in image.topics, CATCH_UP_S)
                 made = self.partitions.topics.get(spec.name)
                 if made is None or not made.is_created_by(spec.request_id):
                     raise  # otherwise the same request, forwarded by another broker, has created it
             made = self._existing_topic(spec.name)
-            await self._take_back_unmade(made)
+            await self._delete_if_failed(made)
         log.info("created topic %s: %s, %d partitions", made.name, made.kind, made.partitions)
         return made
 
@@ -181,14 +181,14 @@ class Topics:
 
         return await self._controller.while_it_moves(ask)
 
-    async def _take_back_unmade(self, topic: Topic) -> None:
+    async def _delete_if_failed(self, topic: Topic) -> None:
         """If a new partition without other replicas could not be created, delete the new topic, and raise the error."""
-        if not self._unmade:
+        if not self._failed_partitions:
             return
         image = self._images.image
         for number in range(topic.partitions):
             tp = TopicPartition(topic.name, number)
-            state, error = image.partition(tp), self._unmade.get(tp)
+            state, error = image.partition(tp), self._failed_partitions.get(tp)
             if error is not None and state is not None and state.replicas == (self._config.broker_id,):
                 await self._decide(lambda token: DeleteTopic(token, topic.name, topic.topic_id))
                 raise type(error)(str(error))
@@ -235,8 +235,8 @@ class Topics:
             if is_repeated and there.partitions == total:
                 return there
             grown = grown_topic(there, total)
-            with self._room_for(there.owner, 0, total - there.partitions):
-                await self._make_first(grown, there.partitions)
+            with self.owners.room_for(there.owner, 0, total - there.partitions):
+                await self._create_directories_first(grown, there.partitions)
                 try:
                     await self._decide(
                         lambda token: AddPartitions(token, name, total, None, self._draw(), self._draw())
@@ -244,14 +244,14 @@ class Topics:
                 except (NotControllerError, RequestTimedOutError):
                     raise  # the change may have been stored
                 except SparklogError:
-                    await self._unmake(grown, there.partitions)
+                    await self._delete_directories(grown, there.partitions)
                     raise
                 reach("partitions.stored")
                 topic = self._existing_topic(name)
         log.info("topic %s has %d partitions now", name, topic.partitions)
         return topic
 
-    async def _make_first(self, grown: Topic, first: int) -> None:
+    async def _create_directories_first(self, grown: Topic, first: int) -> None:
         """If this broker is the only one, create the directories of new partitions before the decision: a topic cannot
         lose partitions again.
 
@@ -264,11 +264,11 @@ class Topics:
         try:
             await asyncio.shield(self._storage.run(lambda: self._storage.logs.create_partitions(specs)))
         except SparklogError:
-            await self._unmake(grown, first)
+            await self._delete_directories(grown, first)
             raise
         reach("partitions.made")
 
-    async def _unmake(self, grown: Topic, first: int) -> None:
+    async def _delete_directories(self, grown: Topic, first: int) -> None:
         """Delete the directories of the partitions from `first` on, which the topic does not have."""
         directories = self._storage.topic_directories
         await asyncio.shield(self._storage.run(lambda: directories.delete_files(grown, first)))
@@ -304,11 +304,6 @@ class Topics:
         if topic is None:
             raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
         return topic
-
-    def _room_for(self, owner: str, topics: int, partitions: int) -> AbstractContextManager[None]:
-        """Return a context that counts new topics and partitions of an owner. Entering it raises PolicyViolationError
-        beyond the owner's limits."""
-        return nullcontext() if self.owners is None else self.owners.room_for(owner, topics, partitions)
 
     def _check_tier(self, name: str, configs: Mapping[str, object | None]) -> None:
         """Raise InvalidConfigError for a tiered topic without an object store, and for a compacted topic with segments
@@ -362,20 +357,22 @@ class Topics:
             elif before is None or not _is_same(before, wanted):
                 await self._change(there, topic_of(wanted, there))
         if added:
-            await self._make([spec for topic in added for spec in self._specs(topic, image)], take_back=True)
+            await self._create_logs([spec for topic in added for spec in self._specs(topic, image)], take_back=True)
             for topic in added:
-                self.partitions.add(topic, await self._time_slices.list_of(self.partitions.opened(topic)))
+                self.partitions.add(
+                    topic, await self._time_slices.list_of(self.partitions.opened(topic, self._replicas.role_of))
+                )
                 self._storage.run(partial(self._storage.topic_directories.note, topic))
-                self._tell_made(topic)
+                self._report_created(topic)
 
         self._followed = image.topics
         await self._places.follow(image)
         return absent
 
-    def _tell_made(self, topic: Topic) -> None:
-        numbers = range(topic.partitions) if self._unmade else ()
-        if not any(TopicPartition(topic.name, number) in self._unmade for number in numbers):
-            self.on_made(topic)
+    def _report_created(self, topic: Topic) -> None:
+        numbers = range(topic.partitions) if self._failed_partitions else ()
+        if not any(TopicPartition(topic.name, number) in self._failed_partitions for number in numbers):
+            self._on_created(topic)
 
     @property
     def has_to_retry(self) -> bool:
@@ -397,9 +394,11 @@ class Topics:
             restored = [s for s in specs if (p := image.partition(s.owner.topic_partition)) and is_restored(p)]
             new = [spec for spec in specs if spec not in restored]
             await self._places.make_room(new)
-            await self._make(new)
-            await self._make(restored, take_back=True)
-            added: list[Partition] = await self._time_slices.list_of(self.partitions.opened(wanted, there.partitions))
+            await self._create_logs(new)
+            await self._create_logs(restored, take_back=True)
+            added: list[Partition] = await self._time_slices.list_of(
+                self.partitions.opened(wanted, self._replicas.role_of, there.partitions)
+            )
             configs = {s.owner.partition: s.config for s in specs}
             for partition in added:  # it may have been created with older settings
                 partition.use_schemas(wanted.schemas.__getitem__, wanted.schema_id)
@@ -407,7 +406,7 @@ class Topics:
                     partition.open_log.reconfigure(configs[partition.key.partition])
             there = replace(there, partitions=wanted.partitions)
             self.partitions.grow(there, added)
-            self._tell_made(there)
+            self._report_created(there)
             self._storage.run(partial(self._storage.topic_directories.note, there))
 
     def on_defaults_changed(self) -> None:
@@ -441,7 +440,7 @@ class Topics:
     async def _remove(self, topic: Topic, *, is_deleted: bool) -> None:
         gone = self.partitions.remove(topic)
         for number in range(topic.partitions):
-            self._unmade.pop(TopicPartition(topic.name, number), None)
+            self._failed_partitions.pop(TopicPartition(topic.name, number), None)
             self._replicas.drop(TopicPartition(topic.name, number))
         await self._time_slices.list_of(partition.on_deleted() for partition in gone)
         if is_deleted:
@@ -458,18 +457,18 @@ class Topics:
     def _specs(self, topic: Topic, image: ClusterImage, first: int = 0) -> Iterator[PartitionSpec]:
         return partition_specs(topic, self._config, first=first, is_here=is_here(image, self._config.broker_id))
 
-    async def _make(self, specs: Sequence[PartitionSpec], *, take_back: bool = False) -> None:
+    async def _create_logs(self, specs: Sequence[PartitionSpec], *, take_back: bool = False) -> None:
         """Create the logs. A partition whose log cannot be created is offline. `take_back`: use files that were put
         aside."""
         logs = self._storage.logs
         for spec in specs:
-            self._unmade.pop(spec.owner.topic_partition, None)
+            self._failed_partitions.pop(spec.owner.topic_partition, None)
         try:
             await asyncio.shield(self._storage.run(lambda: logs.create_partitions(specs, take_back=take_back)))
         except SparklogError as e:
             log.error("%d new partitions: %s", len(specs), e)  # noqa: TRY400 - its message says it all
             open_logs = logs.logs
-            self._unmade |= {tp: e for s in specs if (tp := s.owner.topic_partition) not in open_logs}
+            self._failed_partitions |= {tp: e for s in specs if (tp := s.owner.topic_partition) not in open_logs}
 
 
 def _check_min_insync(name: str, configs: Mapping[str, object], replication_factor: int) -> None:
@@ -505,28 +504,3 @@ def _is_same(before: TopicImage, wanted: TopicImage) -> bool:
         and before.topic_id == wanted.topic_id
         and len(before.partitions) == len(wanted.partitions)
     )
-
-
-def is_here(image: ClusterImage, broker_id: int) -> Callable[[str, int], bool]:
-    """Return a function of (topic, partition) that is True if the broker has a replica."""
-
-    def found(topic: str, number: int) -> bool:
-        partition = image.partition(TopicPartition(topic, number))
-        return partition is not None and broker_id in partition.replicas
-
-    return found
-
-
-def was_made(image: ClusterImage, made: Mapping[str, int]) -> Callable[[str, int], bool | None]:
-    """Return a function of (topic, partition) for a sole broker: True if the directory was certainly created, None if
-    that is unknown. A leader epoch above the topic's first one shows that the broker was started after the creation.
-    `made`: by topic id: number of partitions whose directories were created before this start."""
-
-    def found(topic: str, number: int) -> bool | None:
-        partition = image.partition(TopicPartition(topic, number))
-        if partition is None:
-            return None
-        stored = image.topics[topic]
-        return partition.leader_epoch > stored.first_leader_epoch or number < made.get(stored.topic_id, 0) or None
-
-    return found

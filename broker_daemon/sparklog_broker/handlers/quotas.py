@@ -71,7 +71,7 @@ def _entry(entity: Entity, quotas: Mapping[QuotaKey, float], context: RequestCon
 
 def _used(entity: Entity, quotas: Mapping[QuotaKey, float], context: RequestContext) -> dict[str, int]:
     user, owners = entity.user, context.broker.topics.owners
-    if not user or owners is None or quotas.keys().isdisjoint(NUMBERS):
+    if not user or quotas.keys().isdisjoint(NUMBERS):
         return {}
     topics, partitions = owners.owned(user)
     have = {

@@ -8,7 +8,7 @@ from sparklog.environment.clock import MachineClock
 from sparklog.environment.memory_budget import MemoryBudget
 from sparklog_broker.background.background import Background
 from sparklog_broker.children.children import Children
-from sparklog_broker.cluster.cluster import Cluster
+from sparklog_broker.cluster.cluster_member import ClusterMember
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.groups import Groups
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
@@ -41,6 +41,6 @@ class MetricSources(NamedTuple):
     groups: Groups
     transactions: TransactionCoordinator
     lakes: Lakes
-    cluster: Cluster
+    cluster: ClusterMember
     authentication: AuthenticationCounters = AuthenticationCounters()
     children: Children = Children()

@@ -22,15 +22,13 @@ RoleOf = Callable[[TopicPartition, PartitionLog | None], ReplicaRole]
 class Partitions:
     """The served partitions. Event-loop thread only."""
 
-    def __init__(self, config: BrokerConfig, storage: Storage, io: IoThreads, role_of: RoleOf) -> None:
-        """`role_of`: creates the broker's role for a partition."""
+    def __init__(self, config: BrokerConfig, storage: Storage, io: IoThreads) -> None:
         self.topics: dict[str, Topic] = {}
         self.fetches = Purgatory(config.fetch_purgatory_max)
         self.produces = Purgatory(config.fetch_purgatory_max)
         self.traffic = Traffic(config.metrics_topics_max)
         self.on_topics_changed: Callable[[], None] = lambda: None
         """Called after topics were added or removed, or the number of a topic's partitions has changed."""
-        self._role_of = role_of
         self._logs = storage.logs
         self._io = io
         self._partitions: dict[tuple[str, int], Partition] = {}
@@ -99,15 +97,16 @@ class Partitions:
         """Return (schema id, Arrow IPC schema message) of the topic's schemas, the newest last."""
         return self._schema_bytes[topic.name]
 
-    def opened(self, topic: Topic, first: int = 0) -> Iterator[Partition]:
-        """Yield a topic's partitions from number `first` on, with their logs. `add` or `grow` then serves them."""
+    def opened(self, topic: Topic, role_of: RoleOf, first: int = 0) -> Iterator[Partition]:
+        """Yield a topic's partitions from number `first` on, with their logs. `add` or `grow` then serves them.
+        `role_of`: creates the broker's role for a partition."""
         open_logs, offline = self._logs.logs, self._logs.offline
         for number in range(first, topic.partitions):
             key = TopicPartition(topic.name, number)
             yield Partition(
                 key,
                 topic.topic_id,
-                replicas=self._role_of(key, open_logs.get(key)),
+                replicas=role_of(key, open_logs.get(key)),
                 thread=self._io.index_of(topic.name, number),
                 fetches=self.fetches,
                 produces=self.produces,

@@ -26,7 +26,7 @@ from sparklog.security.records import RecordId
 from sparklog_broker import descriptors
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.partitions.id_source import IdSource
-from sparklog_broker.partitions.topic_directories import IsHere, TopicDirectories, WasMade, partition_specs
+from sparklog_broker.partitions.topic_directories import IsHere, TopicDirectories, WasCreated, partition_specs
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class ClusterMetadata(NamedTuple):
     """Returns True if this broker has a replica of the partition."""
     is_sole: bool = False
     """True if the store belongs to this broker alone. It then knows all issued ids, and its clock is the only one."""
-    was_made: WasMade | None = None
+    was_created: WasCreated | None = None
     """As for `partition_specs`. With None, a missing directory is created again, and the replica copied."""
 
 
@@ -100,7 +100,7 @@ class Storage:
         specs = [
             spec
             for topic in metadata.topics.values()
-            for spec in partition_specs(topic, config, is_here=metadata.is_here, was_made=metadata.was_made)
+            for spec in partition_specs(topic, config, is_here=metadata.is_here, was_created=metadata.was_created)
         ]
         cache = logs.remote.cache
         if cache is not None:

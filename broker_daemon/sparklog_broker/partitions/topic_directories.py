@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from sparklog.errors import SparklogError, UnknownTopicOrPartitionError
 from sparklog.format.topic_record import TOPIC_FILE, encode_topic
@@ -13,6 +13,7 @@ from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.rebuild import topic_record
 from sparklog.metadata.store import Topic
+from sparklog.replication.cluster_image import ClusterImage
 from sparklog.types import TopicPartition
 from sparklog_broker.config import BrokerConfig
 
@@ -83,7 +84,37 @@ class TopicDirectories:
 
 
 IsHere = Callable[[str, int], bool]
-WasMade = Callable[[str, int], bool | None]
+WasCreated = Callable[[str, int], bool | None]
+
+
+def is_here(image: ClusterImage, broker_id: int) -> IsHere:
+    """Return a function of (topic, partition) that is True if the broker has a replica."""
+
+    def has_replica(topic: str, number: int) -> bool:
+        partition = image.partition(TopicPartition(topic, number))
+        return partition is not None and broker_id in partition.replicas
+
+    return has_replica
+
+
+def was_created(image: ClusterImage, created: Mapping[str, int]) -> WasCreated:
+    """Return a function of (topic, partition) for a sole broker: True if the directory was certainly created, None if
+    that is unknown. A leader epoch above the topic's first one shows that the broker was started after the creation.
+
+    Args:
+        image: The stored image.
+        created: By topic id: number of partitions whose directories were created before this start.
+    """
+
+    def exists(topic: str, number: int) -> bool | None:
+        partition = image.partition(TopicPartition(topic, number))
+        if partition is None:
+            return None
+        stored = image.topics[topic]
+        is_later_life = partition.leader_epoch > stored.first_leader_epoch
+        return is_later_life or number < created.get(stored.topic_id, 0) or None
+
+    return exists
 
 
 def partition_specs(
@@ -92,10 +123,10 @@ def partition_specs(
     *,
     first: int = 0,
     is_here: IsHere | None = None,
-    was_made: WasMade | None = None,
+    was_created: WasCreated | None = None,
 ) -> Iterator[PartitionSpec]:
     """Yield the specifications of a topic's partitions from number `first` on. `is_here` selects the partitions with a
-    replica on this broker; None for all. `was_made` returns `PartitionSpec.was_created`; with None, no directory is
+    replica on this broker; None for all. `was_created` returns `PartitionSpec.was_created`; with None, no directory is
     expected to exist.
     """
     log_config = LogConfig.from_settings({**config.topic_defaults, **topic.configs})
@@ -110,5 +141,5 @@ def partition_specs(
             topic.record_key_columns,
             topic.record_value_columns,
         )
-        made = was_made(topic.name, number) if was_made is not None else False
-        yield PartitionSpec(owner, log_config, topic.schemas.__getitem__, topic.schema_id, made)
+        created = was_created(topic.name, number) if was_created is not None else False
+        yield PartitionSpec(owner, log_config, topic.schemas.__getitem__, topic.schema_id, created)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 
-from sparklog.errors import BrokerNotAvailableError
 from sparklog.security.records import RecordChanges, RecordId, RecordKind, Records, of_kind
 
 log = logging.getLogger(__name__)
@@ -17,14 +16,14 @@ Watcher = Callable[[Mapping[str, bytes | None]], None]
 class SecurityRecords:
     """The present security records. Each image updates them through `follow`. Event-loop thread only."""
 
-    def __init__(self, records: Records) -> None:
-        """`records`: the records at the broker's start."""
+    def __init__(self, records: Records, change: Callable[[RecordChanges], Awaitable[None]]) -> None:
+        """`records`: the records at the broker's start. `change`: see the attribute."""
         self._records = records
         self._watchers: list[tuple[RecordKind, Watcher]] = []
-        self.change: Callable[[RecordChanges], Awaitable[None]] = _not_yet
+        self.change = change
         """Makes all changes or none, on the controller. When it returns, they are stored and in effect on this broker.
         Raises InvalidConfigError, PolicyViolationError (too many records), StorageError, NotControllerError,
-        BrokerNotAvailableError, RequestTimedOutError (the changes may have been made)."""
+        RequestTimedOutError (the changes may have been made)."""
 
     def of_kind(self, kind: RecordKind) -> dict[str, bytes]:
         """Return the records of one kind, by key."""
@@ -52,10 +51,6 @@ class SecurityRecords:
             watcher(changes)
         except Exception:
             log.exception("a change of %s records is not in effect", kind)
-
-
-async def _not_yet(_: RecordChanges) -> None:
-    raise BrokerNotAvailableError("this broker is still joining its cluster: try again, or ask another broker")
 
 
 def _of_kind(changes: Mapping[RecordId, bytes | None], kind: RecordKind) -> dict[str, bytes | None]:

@@ -118,12 +118,12 @@ class Leader:
         now_ms: int,
         config: ReplicaConfig | None = None,
         safeguards: Safeguards = ALL_SAFEGUARDS,
-        heard_ms: Callable[[int], int] | None = None,
+        last_fetch_ms: Callable[[int], int] | None = None,
         proposed: ProposeIsr | None = None,
     ) -> None:
-        """Begin to lead. `image`: the partition's state, with this broker as its leader. `heard_ms`: returns the time
-        of the last contact with a follower. None if a fetch never waits at the leader for new records (KIP-227), so
-        that every contact is a fetch. `proposed`: this broker's earlier proposal in this leader epoch, if it has no
+        """Begin to lead. `image`: the partition's state, with this broker as its leader. `last_fetch_ms`: returns the
+        time of the last contact with a follower. None if a fetch never waits at the leader for new records (KIP-227),
+        so that every contact is a fetch. `proposed`: this broker's earlier proposal in this leader epoch, if it has no
         answer yet. Raises ValueError."""
         if image.partition.leader != broker_id:
             raise ValueError(f"broker {broker_id} does not lead: {image.partition}")
@@ -140,7 +140,7 @@ class Leader:
             self._pending = _PendingProposal(proposed, now_ms)  # the controller may have stored it
         self._waiters: dict[Hashable, int] = {}
         self._followers: dict[int, FollowerProgress] = {}
-        self._heard_ms = heard_ms
+        self._last_fetch_ms = last_fetch_ms
         self._end_seen = log.log_end_offset
         self._high_watermark = log.high_watermark
         self.epoch_start_offset = log.log_end_offset
@@ -321,11 +321,11 @@ class Leader:
         """Note the time at which followers begin to lag. A follower that had all records before this append was caught
         up until its last contact, however old its last fetch is."""
         before, self._end_seen = self._end_seen, self._log.log_end_offset
-        if self._heard_ms is None or before == self._end_seen:
+        if self._last_fetch_ms is None or before == self._end_seen:
             return
         for replica, progress in self._followers.items():
             if progress.log_end_offset == before:
-                progress.caught_up_ms = max(progress.caught_up_ms, self._heard_ms(replica))
+                progress.caught_up_ms = max(progress.caught_up_ms, self._last_fetch_ms(replica))
 
     def _wait(self, token: Hashable, end_offset: int, effects: list[LeaderEffect]) -> None:
         if self.has_resigned:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from sparklog_broker.cluster.cluster import Cluster
+from sparklog_broker.cluster.cluster_member import ClusterMember
 
 from sparklog.replication.controller.model import Elect, ElectionKind
 from sparklog.testing.sim_loop import Simulation
@@ -87,7 +87,7 @@ def test_brokers_without_power_before_their_lives_are_noted_lead_again(monkeypat
         for node in play.world.nodes:
             node.power_cut()
         with monkeypatch.context() as unnoted:
-            unnoted.setattr(Cluster, "_on_registered", lambda *_: None)
+            unnoted.setattr(ClusterMember, "_on_registered", lambda *_: None)
             play.pass_time(3 * SESSION_S)
             for node in play.world.nodes:
                 node.start()

@@ -100,7 +100,7 @@ def test_a_failure_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             raise StoreWriteError(StorageFullError("the disk is full"))
 
         with monkeypatch.context() as patch:
-            patch.setattr(broker.cluster._zk, "_commit", full)
+            patch.setattr(broker.cluster._store.coordination, "_commit", full)
             with pytest.raises(StorageFullError):
                 await broker.topics.add_partitions("t", 3)
         assert broker.partitions.topics["t"].partitions == 1

@@ -47,7 +47,7 @@ def _restarted(data: Path, topics: int) -> tuple[int, int]:
     async def restart() -> None:
         async with at_work(config) as broker:
             assert len(broker.partitions.topics) == topics
-            store = broker.cluster._zk
+            store = broker.cluster._store.coordination
             assert isinstance(store, LocalCoordination)
             store.get("/").result()  # all writes before are done
 

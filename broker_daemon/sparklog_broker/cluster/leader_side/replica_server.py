@@ -60,7 +60,7 @@ class _ArmedPartition(NamedTuple):
 class _Session(Struct, eq=False):
     session_id: int
     broker_epoch: int
-    heard_ms: int
+    last_fetch_ms: int
     remote_reads: Executor | None
     epoch: int = 0
     armed: dict[TopicPartition, _ArmedPartition] = field(default_factory=dict)
@@ -93,10 +93,10 @@ class ReplicaServer:
         now_ms: Callable[[], int],
         answer_bytes_max: int,
         remote_reads: Executor | None = None,
-        counters: ReplicationCounters | None = None,
     ) -> None:
         """`remote_reads`: threads that wait for the object store; None for the loop's executor."""
-        self._counters = counters if counters is not None else ReplicationCounters()
+        self.counters = ReplicationCounters()
+        """Counters of replication on this broker, in both directions."""
         self._remote_reads = remote_reads
         self._partitions = partitions
         self._now_ms = now_ms
@@ -106,16 +106,16 @@ class ReplicaServer:
         self.quota = Quota(now_ms)
         """Limit of the bytes that are sent to replicas that are being added."""
 
-    def has_news(self, key: TopicPartition) -> None:
+    def on_new_data(self, key: TopicPartition) -> None:
         """Wake the sessions that wait for the partition, after new records, a new high watermark or log start, or a
         change of leader."""
         for session in self._sessions.values():
             session.wake(key)
 
-    def heard_ms(self, broker_id: int) -> int:
+    def last_fetch_ms(self, broker_id: int) -> int:
         """Return the time of a broker's last fetch, in ms; 0 before its first fetch."""
         session = self._sessions.get(broker_id)
-        return 0 if session is None else session.heard_ms
+        return 0 if session is None else session.last_fetch_ms
 
     async def answer(self, request: ReplicaFetchRequest, times: RequestTimes | None = None) -> Response:
         """Answer a fetch, and add the time that it waits to `times`. Raises InvalidFetchSessionError,
@@ -165,7 +165,7 @@ class ReplicaServer:
             or found.broker_epoch != request.broker_epoch  # the armed fetches are from another life of the follower
         ):
             raise InvalidFetchSessionError(f"broker {request.replica_id}: fetch session not found: begin a new one")
-        found.epoch, found.heard_ms = request.session_epoch, self._now_ms()
+        found.epoch, found.last_fetch_ms = request.session_epoch, self._now_ms()
         return found
 
     def _check_current(self, session: _Session, request: ReplicaFetchRequest) -> None:
@@ -280,7 +280,7 @@ class ReplicaServer:
                 results.append(result)
                 slices += found
                 room -= result.length_bytes
-                self._counters.sent(result.length_bytes, replica_id, image)
+                self.counters.sent(result.length_bytes, replica_id, image)
                 if is_slow:
                     self.quota.take(result.length_bytes)
 

@@ -48,7 +48,7 @@ OpenLog = Callable[..., PartitionLog]
 
 
 class Node:
-    """One broker with its replica. `Surroundings` of the rules, and `Partitions` of the answers."""
+    """One broker with its replica. `ReplicaHost` of the rules, and `Partitions` of the answers."""
 
     def __init__(self, group: Group, broker_id: int, log: PartitionLog) -> None:
         self.group, self.broker_id, self.log = group, broker_id, log
@@ -67,22 +67,22 @@ class Node:
         self._later: list[Any] = []
         """Effects of a failure, at its retry."""
 
-    # --- Surroundings, Partitions
+    # --- ReplicaHost, Partitions
 
     def now_ms(self) -> int:
         return self.group.time_ms
 
-    def heard_ms(self, broker_id: int) -> int:
-        return self.server.heard_ms(broker_id)
+    def last_fetch_ms(self, broker_id: int) -> int:
+        return self.server.last_fetch_ms(broker_id)
 
     def propose(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
         self.group.proposals.append(proposal)
 
-    def has_resigned(self, key: TopicPartition) -> None:
+    def on_role_lost(self, key: TopicPartition) -> None:
         pass
 
-    def has_news(self, key: TopicPartition) -> None:
-        self.server.has_news(key)
+    def on_new_data(self, key: TopicPartition) -> None:
+        self.server.on_new_data(key)
 
     def get(self, topic: str, number: int) -> Partition:
         self.replica.check_leads()

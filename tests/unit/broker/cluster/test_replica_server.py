@@ -41,7 +41,7 @@ LIVES = {1: 10, 2: 20, 3: 30}
 """Broker epochs."""
 
 
-class Surroundings:
+class ReplicaHost:
     def __init__(self) -> None:
         self.time_ms = 1_000
         self.proposals: list[ProposeIsr] = []
@@ -50,34 +50,34 @@ class Surroundings:
     def now_ms(self) -> int:
         return self.time_ms
 
-    def heard_ms(self, broker_id: int) -> int:
+    def last_fetch_ms(self, broker_id: int) -> int:
         assert self.server is not None
-        return self.server.heard_ms(broker_id)
+        return self.server.last_fetch_ms(broker_id)
 
     def propose(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
         self.proposals.append(proposal)
 
-    def has_resigned(self, key: TopicPartition) -> None:
+    def on_role_lost(self, key: TopicPartition) -> None:
         pass
 
-    def has_news(self, key: TopicPartition) -> None:
+    def on_new_data(self, key: TopicPartition) -> None:
         assert self.server is not None
-        self.server.has_news(key)
+        self.server.on_new_data(key)
 
 
 class Leading:
     """Broker 1 leads some partitions; brokers 2 and 3 follow. Stands for `Partitions`, too."""
 
     def __init__(self, directory: Path, count: int) -> None:
-        self.around = Surroundings()
-        self.server = ReplicaServer(self, self.around.now_ms, 1 << 20)  # type: ignore[arg-type]
-        self.around.server = self.server
+        self.host = ReplicaHost()
+        self.server = ReplicaServer(self, self.host.now_ms, 1 << 20)  # type: ignore[arg-type]
+        self.host.server = self.server
         self._partitions: dict[TopicPartition, Partition] = {}
         self._purgatory = Purgatory(100)
         for number in range(count):
             key = TopicPartition("events", number)
             image = PartitionImage((1, 2, 3), 1, EPOCH, 7, (1, 2, 3))
-            replica = ClusterReplica(key, 1, image, ReplicaConfig(lag_max_ms=5_000), self.around)
+            replica = ClusterReplica(key, 1, image, ReplicaConfig(lag_max_ms=5_000), self.host)
             log = open_log(directory / str(number))
             partition = Partition(
                 key, "0" * 32, replicas=replica, thread=0, fetches=self._purgatory, produces=self._purgatory,
@@ -328,11 +328,11 @@ def test_a_follower_that_has_waited_long_does_not_lag_at_the_next_append(leading
             await Follower(leading, broker).ask((0, 0), (1, 0), (2, 0))
         follower = Follower(leading, 2)
         await follower.ask((0, 0))
-        leading.around.time_ms += 60_000
+        leading.host.time_ms += 60_000
         await follower.ask()  # heard of, but it asks for nothing
         leading.append(0)
         leading.replica(0).handle(Tick())
-        (proposal,) = leading.around.proposals
+        (proposal,) = leading.host.proposals
         assert [member for member, _ in proposal.isr] == [1, 2]  # broker 3 has not been heard of for a minute
 
     asyncio.run(scene())
@@ -353,9 +353,9 @@ def test_waiting_followers_report_again_to_a_leader_that_was_unsure(leading: Lea
         replica.resign(image)
         replica.lead(NewImage(image, LIVES, 2), LIVES[1], leading.log(0))
         assert set(await follower.ask()) == {0}
-        leading.around.proposals.clear()
+        leading.host.proposals.clear()
         await follower.ask((0, 0))
-        assert [[member for member, _ in p.isr] for p in leading.around.proposals] == [[1, 3, 2]]
+        assert [[member for member, _ in p.isr] for p in leading.host.proposals] == [[1, 3, 2]]
 
     asyncio.run(scene())
 
@@ -383,9 +383,9 @@ def test_proposals_stay_valid_when_a_leader_was_unsure_for_a_while(leading: Lead
     async def scene() -> None:
         two, three = Follower(leading, 2), Follower(leading, 3)
         replica.handle(NewImage(image, LIVES, 2))
-        leading.around.proposals.clear()
+        leading.host.proposals.clear()
         await two.ask((0, 0))
-        assert [[member for member, _ in p.isr] for p in leading.around.proposals] == [[1, 3, 2]]
+        assert [[member for member, _ in p.isr] for p in leading.host.proposals] == [[1, 3, 2]]
         replica.resign(image)
         assert replica.lead(NewImage(image, LIVES, 2), LIVES[1], log)
         leading.append(0)

@@ -8,10 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from sparklog_broker.cluster.follower_side.replica_fetcher import FetchLimits
 from sparklog_broker.cluster.replica import ClusterReplica
 from sparklog_broker.cluster.replicas import Replicas
 from sparklog_broker.cluster.replication_throttle import Quota
+from sparklog_broker.config import make_config
+from sparklog_broker.counters.replication import ReplicationCounters
 
 from sparklog.environment.clock import SystemClock
 from sparklog.replication.cluster_image import (
@@ -48,25 +49,32 @@ class Thread:
             self.jobs.pop(0)()
 
 
+def replicas_of(partitions: Any, thread: Thread | None = None) -> Replicas:
+    """The replicas of broker 1, which is registered with the epoch LIVES[1]."""
+    server = SimpleNamespace(
+        counters=ReplicationCounters(), quota=Quota(lambda: 0), on_new_data=lambda key: None, last_fetch_ms=lambda _: 0
+    )
+    registration = SimpleNamespace(is_certain=lambda: True, broker_epoch=LIVES[1])
+    config, unused = make_config({"broker.id": 1}), cast(Any, None)
+    replicas = Replicas(
+        config, asyncio.get_running_loop(), cast(Any, SystemClock()), cast(Any, thread), unused, partitions,
+        cast(Any, server), unused, cast(Any, registration), unused, ClusterImage(), lambda key, leads: None,
+    )  # fmt: skip
+    replicas.noted_epoch = LIVES[1]
+    return replicas
+
+
 def test_a_follower_begins_behind_the_records_of_its_own_leadership(tmp_path: Path) -> None:
     """Else it would fetch from where the log ended before: it would have records that its leader does not know of."""
 
     async def scene() -> None:
         thread, log = Thread(), open_log(tmp_path)
-        registration = SimpleNamespace(is_certain=lambda: True, broker_epoch=LIVES[1])
-        replicas = Replicas(
-            1, asyncio.get_running_loop(), cast(Any, SystemClock()), cast(Any, thread), ReplicaConfig(), FetchLimits(),
-            cast(Any, None),
-        )  # fmt: skip
-        replicas.noted_epoch = LIVES[1]
-        before = PartitionImage((1, 2), 1, 4, 7, (1, 2))
-        replica = ClusterReplica(KEY, 1, before, ReplicaConfig(), replicas)
         nothing = dict.fromkeys(("on_role_changed", "on_replicated", "on_copied"), lambda: None)
-        quiet = SimpleNamespace(key=KEY, replicas=replica, open_log=log, **nothing)
-        partitions = SimpleNamespace(find=lambda key: quiet, all=lambda: [quiet])
-        server = SimpleNamespace(has_news=lambda key: None, heard_ms=lambda broker: 0)
-        replicas._partitions, replicas._server = cast(Any, partitions), cast(Any, server)
-        replicas._registration, replicas._replicas = cast(Any, registration), {KEY: replica}
+        quiet = SimpleNamespace(key=KEY, open_log=log, **nothing)
+        replicas = replicas_of(SimpleNamespace(find=lambda key: quiet, all=lambda: [quiet]), thread)
+        before = PartitionImage((1, 2), 1, 4, 7, (1, 2))
+        quiet.replicas = replica = ClusterReplica(KEY, 1, before, ReplicaConfig(), replicas)
+        replicas._replicas = {KEY: replica}
         after = PartitionImage((1, 2), 2, 5, 8, (1, 2))
         replicas.image = cast(ClusterImage, SimpleNamespace(partition=lambda key: after, brokers={}))
         replica.lead(NewImage(before, LIVES, 1), LIVES[1], log)
@@ -86,19 +94,12 @@ def test_an_image_with_one_new_topic_is_no_work_for_the_others() -> None:
     """A broker with thousands of partitions follows each creation; partitions without a role are looked at again."""
 
     async def scene() -> None:
-        replicas = Replicas(
-            1, asyncio.get_running_loop(), cast(Any, SystemClock()), cast(Any, None), ReplicaConfig(), FetchLimits(),
-            cast(Any, None),
-        )  # fmt: skip
-        registration = SimpleNamespace(is_certain=lambda: True, broker_epoch=LIVES[1])
-        replicas._registration, replicas.noted_epoch = cast(Any, registration), LIVES[1]
-        replicas._server = cast(Any, SimpleNamespace(quota=Quota(lambda: 0), has_news=lambda key: None))
         partitions: dict[TopicPartition, Any] = {}
         found = SimpleNamespace(
             all=lambda: list(partitions.values()),
             of=lambda topics, keys: [p for key, p in partitions.items() if key.topic in topics or key in keys],
         )
-        replicas._partitions = cast(Any, found)
+        replicas = replicas_of(found)
         visited: list[str] = []
 
         def take_role(partition: Any) -> None:
@@ -129,7 +130,7 @@ def test_an_image_with_one_new_topic_is_no_work_for_the_others() -> None:
         assert replicas.without_log() == [TopicPartition("offline", 0)]
         visited.clear()
         replicas._follower_states.pop(TopicPartition("b", 0))
-        replicas.has_resigned(TopicPartition("b", 0))
+        replicas.on_role_lost(TopicPartition("b", 0))
         replicas.follow_image(image_of("d", before=second))
         assert sorted(visited) == ["b", "d", "offline"]
         visited.clear()

@@ -11,15 +11,22 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from sparklog_broker.cluster import cluster as cluster_module
-from sparklog_broker.cluster.cluster import Cluster
+from sparklog_broker.cluster import created_topics
+from sparklog_broker.cluster.cluster_store import READ_ATTEMPTS, ZooKeeperStore
 from sparklog_broker.config import make_config
 
 from sparklog.environment import real_environment
 from sparklog.errors import StorageUnavailableError
 from sparklog.metadata.controller_session import ControllerSession
 from sparklog.metadata.coordination import ConnectionLossError, Op
-from sparklog.metadata.local_store import MADE, METADATA_FILE, open_local, read_image, read_made, take_epochs
+from sparklog.metadata.local_store import (
+    CREATED_TOPICS,
+    METADATA_FILE,
+    open_local,
+    read_created_topics,
+    read_image,
+    take_epochs,
+)
 from sparklog.metadata.store import TopicSpec
 from sparklog.replication.cluster_image import UNKNOWN_WRITES, TopicImage
 from sparklog.replication.controller.controller import Controller
@@ -30,17 +37,17 @@ from tests.support.brokers import at_work
 def test_directories_are_noted_together_and_at_the_latest_by_the_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster_module, "NOTE_S", 3_600)
+    monkeypatch.setattr(created_topics, "NOTE_BATCH_S", 3_600)
     noted: list[int] = []
     made: dict[str, int] = {}
 
     async def main() -> None:
         async with at_work(make_config({"data.dir": str(tmp_path)})) as broker:
-            zk = broker.cluster._zk
+            zk = broker.cluster._store.coordination
             transaction = zk.transaction
 
             def counted(ops: Sequence[Op]) -> Future[Any]:
-                noted.append(sum(op.path.startswith(MADE) for op in ops))
+                noted.append(sum(op.path.startswith(CREATED_TOPICS) for op in ops))
                 return transaction(ops)
 
             zk.transaction = counted  # type: ignore[method-assign]
@@ -52,7 +59,7 @@ def test_directories_are_noted_together_and_at_the_latest_by_the_stop(
     asyncio.run(main())
     assert [count for count in noted if count] == [3]
     coordination = open_local(tmp_path / METADATA_FILE, real_environment(), create=False)
-    assert read_made(coordination) == made
+    assert read_created_topics(coordination) == made
     coordination.close()
 
 
@@ -64,7 +71,7 @@ def test_the_broker_follows_its_own_controllers_image_and_reads_none_twice(tmp_p
         async with at_work(config) as broker:
             cluster = broker.cluster
             assert cluster.image is cluster.membership.controller_image()
-            assert cluster.image.topics["t"].schemas is cluster._first_image.topics["t"].schemas
+            assert cluster.image.topics["t"].schemas is cluster._store.image.topics["t"].schemas
             await broker.topics.create(TopicSpec("u", 1))
             assert cluster.image is cluster.membership.controller_image()
 
@@ -116,7 +123,7 @@ def test_epochs_of_logs_get_into_an_older_copy_of_the_store(tmp_path: Path) -> N
     assert (told.version, told.writes) == (stored.version, stored.writes)
 
 
-@pytest.mark.parametrize("losses", [cluster_module.READ_ATTEMPTS - 1, cluster_module.READ_ATTEMPTS])
+@pytest.mark.parametrize("losses", [READ_ATTEMPTS - 1, READ_ATTEMPTS])
 def test_a_start_reads_the_store_again_after_a_connection_that_broke(tmp_path: Path, losses: int) -> None:
     coordination = open_local(tmp_path / METADATA_FILE, real_environment(), create=True)
     create, lost = coordination.create, list[str]()
@@ -131,14 +138,13 @@ def test_a_start_reads_the_store_again_after_a_connection_that_broke(tmp_path: P
 
     coordination.create = losing  # type: ignore[method-assign]
 
-    async def connected() -> Cluster:
-        loop, config = asyncio.get_running_loop(), make_config({"data.dir": str(tmp_path)})
-        return await Cluster.connect(coordination, config, loop, real_environment())
+    async def read() -> ZooKeeperStore:
+        return await ZooKeeperStore.read(coordination, make_config({"data.dir": str(tmp_path)}), real_environment())
 
-    if losses < cluster_module.READ_ATTEMPTS:
-        asyncio.run(connected())
+    if losses < READ_ATTEMPTS:
+        asyncio.run(read())
         assert len(lost) == losses
     else:
         with pytest.raises(StorageUnavailableError, match="cannot be read: ConnectionLossError"):
-            asyncio.run(connected())
+            asyncio.run(read())
     coordination.close()

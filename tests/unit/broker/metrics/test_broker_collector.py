@@ -260,7 +260,7 @@ def test_offline_partitions(tmp_path: Path) -> None:
         await broker.topics.create(TopicSpec("a", 3))
         log = broker.partitions.get("a", 1).open_log
         broker.partitions.get("a", 1).take_offline(StorageError("the disk is gone"))
-        broker.background.on_offline()
+        broker.cluster.on_offline()
         assert await broker.cluster.images.until_true(lambda image: image.topics["a"].partitions[1].leader < 0, 10)
         with pytest.raises(StorageError, match="the disk is gone"):
             broker.partitions.get("a", 1)
