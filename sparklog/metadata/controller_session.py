@@ -73,12 +73,12 @@ class ControllerSession:
         call: Callable[[Callable[[], None]], None] = lambda step: step(),
         fenced: bool = True,
         seen: Callable[[], StoreMark] = StoreMark,
-        known: ClusterImage | None = None,
+        cached_image: ClusterImage | None = None,
     ) -> None:
-        """`seen` returns the mark of this broker's newest image (`store_history`). `known` is an image of the store,
-        read earlier: the controller uses it without another read if no controller has written since.
+        """`seen` returns the mark of this broker's newest image (`store_history`). `cached_image` is an image of the
+        store, read earlier: the controller uses it without another read if no controller has written since.
         """
-        self._cached_image = known
+        self._cached_image = cached_image
         self._zk = coordination
         self._broker_id = broker_id
         self._controller = controller

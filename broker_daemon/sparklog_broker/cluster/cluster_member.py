@@ -115,7 +115,7 @@ class ClusterMember:
             on_registered=self._on_registered,
             on_duplicate=self._on_duplicate,
             seen=self._seen,
-            known=store.image_for_election,
+            cached_image=store.image_for_election,
         )
         self.images = ImageFollower(self.membership, self.controller, broker_id, store.image, self._follow)
         self._proposals = IsrProposals(self.membership, self.controller, broker_id)
@@ -234,7 +234,7 @@ class ClusterMember:
         )
         self._tasks = [self._loop.create_task(part) for part in parts]
         patience_s = 2 * self._config.zookeeper_session_timeout_ms / 1_000 + JOIN_SLACK_S
-        if not await self.images.until_true(self._is_known, patience_s):
+        if not await self.images.until_true(self._is_registered_in, patience_s):
             if self._is_duplicate and self.membership.registration.broker_epoch == NO_EPOCH:
                 raise InvalidConfigError(
                     f"another broker is registered as broker.id {self._config.broker_id}: give this broker another "
@@ -270,7 +270,7 @@ class ClusterMember:
         """Names of topics whose files this broker has put aside, because an image lacked them."""
         return self._record.topics_put_aside
 
-    def _is_known(self, image: ClusterImage) -> bool:
+    def _is_registered_in(self, image: ClusterImage) -> bool:
         epoch = self.membership.registration.broker_epoch
         return epoch != NO_EPOCH and image.known.get(self._config.broker_id) == epoch
 

@@ -182,13 +182,13 @@ class ZooKeeperStore:
         the data directory cannot be read.
         """
         copy = read_copy(environment.files, config.data_dir)
-        for attempts_left in reversed(range(READ_ATTEMPTS)):
+        for remaining in reversed(range(READ_ATTEMPTS)):
             try:
                 cluster_id, image = await _read(coordination, config, environment, copy)
                 break
             except (CoordinationError, msgspec.DecodeError) as e:
                 # a busy machine can lose the connection that it has just made; the client connects again by itself
-                if not isinstance(e, ConnectionLossError) or not attempts_left:
+                if not isinstance(e, ConnectionLossError) or not remaining:
                     raise StorageUnavailableError(f"the cluster's metadata in ZooKeeper cannot be read: {e!r}") from e
         put_aside = {} if copy is None else {**copy.put_aside, **_absent(copy.image, image)}
         return cls(coordination, cluster_id, image, put_aside, config.broker_id)

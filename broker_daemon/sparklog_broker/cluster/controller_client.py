@@ -92,11 +92,11 @@ class ControllerClient:
         node = await _soon(self._zk.get(znodes.CONTROLLER))
         if node is None:
             return
-        found = znodes.decode(node.data, znodes.ControllerNode).broker_id
-        registered = await _soon(self._zk.get(f"{znodes.BROKER_IDS}/{found}"))
+        broker_id = znodes.decode(node.data, znodes.ControllerNode).broker_id
+        registered = await _soon(self._zk.get(f"{znodes.BROKER_IDS}/{broker_id}"))
         if registered is not None:
             endpoints = znodes.decode(registered.data, znodes.Registration).endpoints
-            self.controller_id, self._address = found, endpoints[0] if endpoints else ""
+            self.controller_id, self._address = broker_id, endpoints[0] if endpoints else ""
 
     async def request(
         self, purpose: str, api: Api, message: Message | InSpoken, response: type[M], *, timeout_s: float
@@ -143,17 +143,17 @@ class ControllerClient:
         controller hangs or is unreachable. Then raises BrokerNotAvailableError; the request may have taken effect.
         """
         address = self._address
-        asked = asyncio.ensure_future(self.request(purpose, api, message, response, timeout_s=timeout_s))
+        sending = asyncio.ensure_future(self.request(purpose, api, message, response, timeout_s=timeout_s))
         try:
             while True:
-                answered, _ = await asyncio.wait({asked}, timeout=POLL_INTERVAL_S)
-                if answered:
-                    return asked.result()
+                finished, _ = await asyncio.wait({sending}, timeout=POLL_INTERVAL_S)
+                if finished:
+                    return sending.result()
                 await self.find()
                 if self._address != address:
                     raise BrokerNotAvailableError(f"the controller at {address} was replaced before it answered")
         finally:
-            asked.cancel()
+            sending.cancel()
 
     async def while_it_moves(self, ask: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `ask`. While the controller is being replaced, `ask` is called again, for at most

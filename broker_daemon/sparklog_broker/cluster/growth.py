@@ -112,11 +112,11 @@ def _is_to_be_copied(config: BrokerConfig, coordination: Coordination, nodes: It
     cluster = wait_for(coordination.get(znodes.CLUSTER))
     if copying is None and cluster is not None and _cluster_id([cluster]) == own:
         return False
-    there = [name for name in wait_for(coordination.children("/")) if name not in _OF_ZOOKEEPER]
-    if there:
+    others = [name for name in wait_for(coordination.children("/")) if name not in _OF_ZOOKEEPER]
+    if others:
         raise AdoptionRefusedError(
             f"{config.data_dir} is the directory of a broker with metadata of its own (cluster {own}), and ZooKeeper at "
-            f"{config.zookeeper_connect} is not empty (/{', /'.join(there[:5])}): name an empty path behind zookeeper.connect "
+            f"{config.zookeeper_connect} is not empty (/{', /'.join(others[:5])}): name an empty path behind zookeeper.connect "
             f"to make the broker the first of a new cluster, or another data directory to join the existing cluster"
         )
     wait_for(coordination.create(COPYING, own.encode()))

@@ -105,10 +105,10 @@ class ImageFollower:
             raise RequestTimedOutError("the change is made, but this broker's metadata lag behind: ask another broker")
 
     async def _news(self) -> ImageNews:
-        known = self.image.version
+        version = self.image.version
         if await self._controller.find():
-            return ImageNews(await self._membership.newer_image(known, WAIT_S))
-        request = MetadataFetchRequest(self._broker_id, *known, int(WAIT_S * 1_000))
+            return ImageNews(await self._membership.newer_image(version, WAIT_S))
+        request = MetadataFetchRequest(self._broker_id, *version, int(WAIT_S * 1_000))
         answer = await self._controller.request_unless_replaced(
             "image", Api.METADATA_FETCH, request, MetadataFetchResponse, timeout_s=WAIT_S + ANSWER_S
         )

@@ -69,10 +69,10 @@ class Membership:
         on_registered: Callable[[int], None],
         on_duplicate: Callable[[], None],
         seen: Callable[[], StoreMark],
-        known: ClusterImage | None = None,
+        cached_image: ClusterImage | None = None,
     ) -> None:
         """`on_registered` is called with the broker epoch after every registration, `on_duplicate` if another process
-        is registered with this broker's id. `seen` and `known` are as for ControllerSession.
+        is registered with this broker's id. `seen` and `cached_image` are as for ControllerSession.
         """
         self._loop = loop
         self._controller = Controller(controller)
@@ -84,7 +84,14 @@ class Membership:
         self._ticking: asyncio.TimerHandle | None = None
         now_ms = lambda: int(clock.monotonic_s() * 1_000)  # noqa: E731
         self._session = ControllerSession(
-            coordination, broker_id, self._controller, now_ms, self._on_effect, call=self._call, seen=seen, known=known
+            coordination,
+            broker_id,
+            self._controller,
+            now_ms,
+            self._on_effect,
+            call=self._call,
+            seen=seen,
+            cached_image=cached_image,
         )
         self.registration = BrokerRegistration(
             coordination,
@@ -155,14 +162,14 @@ class Membership:
         finally:
             del self._pending[token]
 
-    async def news(self, known: Version, wait_s: float) -> ImageNews:
-        """Return the changes since version `known`; wait for changes for at most `wait_s`. Raises
+    async def news(self, version: Version, wait_s: float) -> ImageNews:
+        """Return the changes since `version`; wait for changes for at most `wait_s`. Raises
         NotControllerError.
         """
-        return await self._first(lambda: self._newer_than(known), wait_s)
+        return await self._first(lambda: self._newer_than(version), wait_s)
 
-    async def newer_image(self, known: Version, wait_s: float) -> ClusterImage | None:
-        """Return this controller's image if it is newer than `known`. Wait for it for at most `wait_s`, then return
+    async def newer_image(self, version: Version, wait_s: float) -> ClusterImage | None:
+        """Return this controller's image if it is newer than `version`. Wait for it for at most `wait_s`, then return
         None.
 
         The image of an election is not returned, because it has no brokers; the first write, which follows soon, adds
@@ -171,7 +178,7 @@ class Membership:
 
         def find() -> ClusterImage | None:
             image = self.controller_image()
-            return image if self._changes and image.version > known else None
+            return image if self._changes and image.version > version else None
 
         return await self._first(find, wait_s)
 
@@ -179,11 +186,11 @@ class Membership:
         """Call `find` after each publication until its result is true. After `wait_s`, return the last result."""
         deadline = self._loop.time() + wait_s
         while True:
-            found = find()
-            left_s = deadline - self._loop.time()
-            if found or left_s <= 0:
-                return found
-            await self.until_published(left_s)
+            result = find()
+            remaining_s = deadline - self._loop.time()
+            if result or remaining_s <= 0:
+                return result
+            await self.until_published(remaining_s)
 
     async def until_published(self, timeout_s: float) -> None:
         """Wait until this broker, as the controller, publishes a newer image, or `timeout_s` has passed."""
@@ -191,12 +198,12 @@ class Membership:
             async with asyncio.timeout(timeout_s):
                 await self._published.wait()
 
-    def _newer_than(self, known: Version) -> ImageNews:
+    def _newer_than(self, version: Version) -> ImageNews:
         image = self.controller_image()
-        if known >= image.version:
+        if version >= image.version:
             return ImageNews()
         changes: list[tuple[Version, ClusterDelta]] = []
-        reached = known
+        reached = version
         for before, after, delta in self._changes:
             if before == reached:
                 changes.append((after, delta))
@@ -220,13 +227,13 @@ class Membership:
                 self._wake()
 
     def _settle(self, token: object, result: Any, error: SparklogError | None) -> None:
-        asked = self._pending.get(token)  # type: ignore[call-overload]
-        if asked is None or asked.done():
+        pending = self._pending.get(token)  # type: ignore[call-overload]
+        if pending is None or pending.done():
             return
         if error is not None:
-            asked.set_exception(error)
+            pending.set_exception(error)
         else:
-            asked.set_result(result)
+            pending.set_result(result)
 
     def _wake(self) -> None:
         self._published.set()

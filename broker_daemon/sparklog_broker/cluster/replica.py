@@ -135,9 +135,9 @@ class ClusterReplica:
         state = self.state
         if not isinstance(state, Leader) or state.has_resigned:
             is_other = self.image.leader not in (NO_LEADER, self._broker_id)
-            who = f"broker {self.image.leader} does" if is_other else "nobody"
+            leader = f"broker {self.image.leader} does" if is_other else "nobody"
             raise NotLeaderError(
-                f"broker {self._broker_id} does not lead partition {self.key}, {who} in leader epoch "
+                f"broker {self._broker_id} does not lead partition {self.key}, {leader} in leader epoch "
                 f"{self.image.leader_epoch}; read the metadata again"
             )
 

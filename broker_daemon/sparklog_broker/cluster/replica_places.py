@@ -72,9 +72,9 @@ class ReplicaPlaces:
                 partition = self._partitions.find(TopicPartition(topic.name, number))
                 if partition is None or partition.topic_id != topic.topic_id:
                     continue
-                is_wanted = self._config.broker_id in state.replicas
-                if is_wanted == partition.has_no_replica:
-                    (added if is_wanted else removed).append(partition)
+                is_assigned = self._config.broker_id in state.replicas
+                if is_assigned == partition.has_no_replica:
+                    (added if is_assigned else removed).append(partition)
         if removed:
             await self._remove(removed, image)
         if added or is_late:
@@ -154,8 +154,8 @@ class ReplicaPlaces:
     def _create(self, specs: list[PartitionSpec]) -> None:
         """Remove files of earlier assignments, and create the logs. Runs on the admin thread."""
         for spec in specs:
-            wanted = spec.owner
-            self._storage.logs.remove_replicas(_is_of(wanted.topic_id), [wanted.directory_name])
+            owner = spec.owner
+            self._storage.logs.remove_replicas(_is_of(owner.topic_id), [owner.directory_name])
         self._storage.logs.create_partitions(specs)
 
     def _clear(self, image: ClusterImage) -> None:

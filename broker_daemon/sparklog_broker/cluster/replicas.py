@@ -49,7 +49,7 @@ ANSWER_SLACK_BYTES = 1100 * 1024 * 1024
 `replica.fetch.response.max.bytes`; the rest is for headers."""
 
 
-def _nothing() -> None:
+def _barrier() -> None:
     """Do nothing. When this job is done, all earlier jobs are."""
 
 
@@ -197,8 +197,8 @@ class Replicas:
             self._fetcher(leader)  # its address may be new or changed
         before, self._followed = self._followed, _FollowedImage(image, self._is_sure, self.full)
         if self._followed.differs_in_topics_only(before):
-            known = before.image.topics
-            changed = [name for name, topic in image.topics.items() if known.get(name) is not topic]
+            earlier = before.image.topics
+            changed = [name for name, topic in image.topics.items() if earlier.get(name) is not topic]
             for partition in self._partitions.of(changed, self._idle):
                 self._follow(partition)
         else:
@@ -368,14 +368,14 @@ class Replicas:
             if self._replicas.get(partition.key) is replica and self._partitions.find(partition.key) is partition:
                 self._follow(partition)
 
-        self._io.submit(self._io.index_of(*partition.key), _nothing, done)
+        self._io.submit(self._io.index_of(*partition.key), _barrier, done)
 
     def _unfollow(self, key: TopicPartition) -> None:
         following = self._follower_states.pop(key, None)
         if following is not None:
-            found = self._fetchers.get(following.follower.partition.leader)
-            if found is not None:
-                found[0].forget(key)
+            fetcher = self._fetchers.get(following.follower.partition.leader)
+            if fetcher is not None:
+                fetcher[0].forget(key)
 
     # --- copying
 
@@ -442,12 +442,12 @@ class Replicas:
         """Return the fetcher for `leader`. A missing fetcher is created, and a fetcher with an outdated address is
         replaced."""
         broker = self.image.brokers.get(leader)
-        found = self._fetchers.get(leader)
+        present = self._fetchers.get(leader)
         address = broker.endpoints[0] if broker is not None and broker.endpoints else ""
-        if found is not None and (found[0].address == address or not address):
-            return found[0]
-        if found is not None:
-            found[1].cancel()
+        if present is not None and (present[0].address == address or not address):
+            return present[0]
+        if present is not None:
+            present[1].cancel()
         fetcher = ReplicaFetcher(
             Peer(address, self._connect, answer_bytes_max=ANSWER_SLACK_BYTES),
             self._broker_id,
@@ -460,8 +460,8 @@ class Replicas:
             self._count_copied,
         )
         self._fetchers[leader] = fetcher, self._loop.create_task(fetcher.run())
-        if found is not None:
-            found[0].hand_over(fetcher)
+        if present is not None:
+            present[0].hand_over(fetcher)
         return fetcher
 
     def _count_copied(self, key: TopicPartition, size_bytes: int) -> None:

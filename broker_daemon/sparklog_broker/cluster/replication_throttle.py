@@ -20,25 +20,25 @@ class Quota:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self.rate_bytes = 0
-        self._left = 0.0
+        self._available = 0.0
         self._at_ms = now_ms()
 
     def set_rate(self, rate_bytes: int) -> None:
         """Set the limit in bytes per second; 0 for no limit."""
         if rate_bytes != self.rate_bytes:
-            self.rate_bytes, self._left, self._at_ms = rate_bytes, float(rate_bytes), self._now_ms()
+            self.rate_bytes, self._available, self._at_ms = rate_bytes, float(rate_bytes), self._now_ms()
 
     def wait_ms(self) -> int:
         """Return 0 if bytes are allowed to be sent now, otherwise the time in ms until the next attempt."""
         if not self.rate_bytes:
             return 0
         now_ms = self._now_ms()
-        self._left = min(self.rate_bytes, self._left + self.rate_bytes * (now_ms - self._at_ms) / 1_000)
+        self._available = min(self.rate_bytes, self._available + self.rate_bytes * (now_ms - self._at_ms) / 1_000)
         self._at_ms = now_ms
-        return 0 if self._left > 0 else max(1, int(-self._left * 1_000 / self.rate_bytes) + 1)
+        return 0 if self._available > 0 else max(1, int(-self._available * 1_000 / self.rate_bytes) + 1)
 
     def take(self, size_bytes: int) -> None:
-        self._left -= size_bytes
+        self._available -= size_bytes
 
 
 def is_throttled(partition: PartitionImage, replica_id: int) -> bool:

@@ -54,7 +54,7 @@ class Plan(NamedTuple):
     """The newest copy of the metadata in the brokers' data directories."""
     why: str
     """The reason why the store is older than the copy; "" if the store only lacks topics."""
-    found: StoreMark
+    mark: StoreMark
     """The store's point in its history."""
     fence: int
     """Version of `/controller_epoch` that the first write requires."""
@@ -91,20 +91,20 @@ def plan(coordination: Coordination, copy: ImageCopy) -> Plan:
     """Decide the changes to the store. The base nodes are created if ZooKeeper lacks them; nothing else is written.
     Raises AdoptionRefusedError and StorageUnavailableError."""
     try:
-        found = run_steps(read_mark(coordination))
-        if found.cluster_id and found.cluster_id != copy.cluster_id:
+        mark = run_steps(read_mark(coordination))
+        if mark.cluster_id and mark.cluster_id != copy.cluster_id:
             raise AdoptionRefusedError(
-                f"ZooKeeper has cluster {found.cluster_id}, the copy is of cluster {copy.cluster_id}: name another path "
+                f"ZooKeeper has cluster {mark.cluster_id}, the copy is of cluster {copy.cluster_id}: name another path "
                 f"behind --zookeeper, or other data directories"
             )
-        why = older(found, copy.mark)
+        why = older(mark, copy.mark)
         run_steps(znodes.make_base(coordination))
         epoch = wait_for(coordination.get(znodes.CONTROLLER_EPOCH))
         stored = run_steps(znodes.load_image(coordination, int(epoch.data), epoch.mzxid, epoch.version))
     except (CoordinationError, TimeoutError, msgspec.DecodeError) as e:
         raise StorageUnavailableError(f"ZooKeeper cannot be reached or read: {e!r}; run the command again") from e
     decided = restore(stored, copy.image, copy.put_aside, is_older=bool(why))
-    return Plan(copy, why, found, epoch.version, stored, decided)
+    return Plan(copy, why, mark, epoch.version, stored, decided)
 
 
 def write_back(coordination: Coordination, copy: ImageCopy) -> Plan:
@@ -129,8 +129,8 @@ def _write(coordination: Coordination, planned: Plan) -> None:
     ids = IdBlocks(coordination)
     if planned.why:
         ids.take(PRODUCER_IDS, PRODUCER_IDS_SKIPPED, 0)
-    known = [i for t in planned.decided.after.topics.values() for i in t.schemas]
-    ids.take(SCHEMA_IDS, 0, max(known, default=ENVELOPE_SCHEMA_ID) + SCHEMA_IDS_SKIPPED)
+    schema_ids = [i for t in planned.decided.after.topics.values() for i in t.schemas]
+    ids.take(SCHEMA_IDS, 0, max(schema_ids, default=ENVELOPE_SCHEMA_ID) + SCHEMA_IDS_SKIPPED)
     image, fence = planned.stored, planned.fence
     epoch = b"%d" % image.version.controller_epoch
     for delta in _parts(difference(image, planned.decided.after)):
@@ -146,12 +146,12 @@ def _write(coordination: Coordination, planned: Plan) -> None:
 
 
 def _last_ops(planned: Plan, fence: int) -> list[Op]:
-    generation = max(planned.found.generation, planned.copy.image.generation) + 1
+    generation = max(planned.mark.generation, planned.copy.image.generation) + 1
     epoch = max(planned.stored.version.controller_epoch, planned.copy.image.version.controller_epoch) + EPOCHS_SKIPPED
     cluster = znodes.encode(znodes.ClusterNode(planned.copy.cluster_id, generation=generation))
     return [
         SetData(znodes.CONTROLLER_EPOCH, b"%d" % epoch, fence),
-        SetData(znodes.CLUSTER, cluster) if planned.found.cluster_id else Create(znodes.CLUSTER, cluster),
+        SetData(znodes.CLUSTER, cluster) if planned.mark.cluster_id else Create(znodes.CLUSTER, cluster),
     ]
 
 
@@ -168,6 +168,6 @@ def _parts(delta: ClusterDelta) -> Iterator[ClusterDelta]:
 
 
 def _pieces(items: Iterable[tuple[Any, Any]]) -> Iterator[dict[Any, Any]]:
-    left = iter(items)
-    while piece := dict(islice(left, RECORDS_PER_WRITE)):
+    rest = iter(items)
+    while piece := dict(islice(rest, RECORDS_PER_WRITE)):
         yield piece

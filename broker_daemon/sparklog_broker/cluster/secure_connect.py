@@ -70,7 +70,7 @@ class SecureConnect:
         self._now_s = now_s
         self._context = RenewedContext(client_context, dict(security.tls)) if security.protocol.tls else None
         self._due: weakref.WeakKeyDictionary[asyncio.StreamWriter, float] = weakref.WeakKeyDictionary()
-        self._made_with: weakref.WeakKeyDictionary[asyncio.StreamWriter, ssl.SSLContext] = weakref.WeakKeyDictionary()
+        self._contexts: weakref.WeakKeyDictionary[asyncio.StreamWriter, ssl.SSLContext] = weakref.WeakKeyDictionary()
         self._idle: weakref.WeakKeyDictionary[asyncio.StreamWriter, weakref.WeakMethod[Callable[[], None]]] = (
             weakref.WeakKeyDictionary()
         )
@@ -94,7 +94,7 @@ class SecureConnect:
 
     def is_due(self, writer: asyncio.StreamWriter) -> bool:
         """True if the connection must be replaced, for the reasons in the class's text."""
-        if self._context is not None and self._made_with.get(writer) is not self._context.current:
+        if self._context is not None and self._contexts.get(writer) is not self._context.current:
             return True
         due_s = self._due.get(writer)
         return due_s is not None and self._now_s() >= due_s
@@ -111,7 +111,7 @@ class SecureConnect:
         except ssl.SSLError as e:
             raise handshake_error(e, f"the broker at {host}:{port}") from e
         if context is not None:
-            self._made_with[streams[1]] = context
+            self._contexts[streams[1]] = context
         try:
             if self._security.mechanism:
                 await self._authenticate(streams)
@@ -135,10 +135,10 @@ class SecureConnect:
             if message is None:
                 return
             step = SaslAuthenticateRequest(message)
-            found = await exchange.ask(Api.SASL_AUTHENTICATE, step, SaslAuthenticateResponse)
-            message = await loop.run_in_executor(self._threads, client.answer, found.auth_bytes)
-            if found.session_lifetime_ms:
-                used_s = due_after_s(found.session_lifetime_ms / 1000)
+            reply = await exchange.ask(Api.SASL_AUTHENTICATE, step, SaslAuthenticateResponse)
+            message = await loop.run_in_executor(self._threads, client.answer, reply.auth_bytes)
+            if reply.session_lifetime_ms:
+                used_s = due_after_s(reply.session_lifetime_ms / 1000)
                 self._due[streams[1]] = began_s + used_s
                 loop.call_later(used_s, self.retire)  # before the other broker ends the session
         raise SaslAuthenticationFailedError("the other broker does not complete the authentication")

@@ -119,17 +119,17 @@ class Topics:
 
         Raises TopicAlreadyExistsError, InvalidTopicError and other errors of wrong arguments, PolicyViolationError,
         NotControllerError, StorageUnavailableError, RequestTimedOutError (the topic may have been created)."""
-        there = self.partitions.topics.get(spec.name)
-        if there is not None and there.is_created_by(spec.request_id):
-            return there
-        if there is not None:
+        existing = self.partitions.topics.get(spec.name)
+        if existing is not None and existing.is_created_by(spec.request_id):
+            return existing
+        if existing is not None:
             raise TopicAlreadyExistsError(f"topic {spec.name!r} already exists; delete it or choose another name")
         self._check_tier(spec.name, spec.configs)
         schema_id = ENVELOPE_SCHEMA_ID
         if spec.schema is not None:
             schema_id = await self._storage.run(self._ids.take_schema_id)
-        wanted = self._wanted_factor(spec)
-        factor = wanted if wanted is not None else self._possible_factor()
+        requested = self._requested_factor(spec)
+        factor = requested if requested is not None else self._possible_factor()
         if spec.assignment is not None:
             factor = min(map(len, spec.assignment), default=factor)
         topic = new_topic(spec, schema_id, self._environment)
@@ -142,22 +142,22 @@ class Topics:
                         token,
                         image_of(topic),
                         topic.partitions,
-                        factor if wanted is not None else REPLICATION_FACTOR_MAX,
+                        factor if requested is not None else REPLICATION_FACTOR_MAX,
                         spec.assignment,
                         self._draw(),
                         self._draw(),
-                        or_fewer=wanted is None,
+                        or_fewer=requested is None,
                     )
                 )
             except TopicAlreadyExistsError:
                 await self._images.until_true(lambda image: spec.name in image.topics, CATCH_UP_S)
-                made = self.partitions.topics.get(spec.name)
-                if made is None or not made.is_created_by(spec.request_id):
+                created = self.partitions.topics.get(spec.name)
+                if created is None or not created.is_created_by(spec.request_id):
                     raise  # otherwise the same request, forwarded by another broker, has created it
-            made = self._existing_topic(spec.name)
-            await self._delete_if_failed(made)
-        log.info("created topic %s: %s, %d partitions", made.name, made.kind, made.partitions)
-        return made
+            created = self._existing_topic(spec.name)
+            await self._delete_if_failed(created)
+        log.info("created topic %s: %s, %d partitions", created.name, created.kind, created.partitions)
+        return created
 
     async def create_internal(self, spec: TopicSpec) -> Topic:
         """Create an internal topic. Callable on any broker. Raises the errors of `create`, and
@@ -193,10 +193,10 @@ class Topics:
                 await self._decide(lambda token: DeleteTopic(token, topic.name, topic.topic_id))
                 raise type(error)(str(error))
 
-    def _wanted_factor(self, spec: TopicSpec) -> int | None:
+    def _requested_factor(self, spec: TopicSpec) -> int | None:
         """Return the requested replication factor; None if the controller should choose it by the number of brokers."""
-        wanted = spec.replication_factor if spec.replication_factor > 0 else self._config.default_replication_factor
-        return wanted if wanted > 0 else None
+        factor = spec.replication_factor if spec.replication_factor > 0 else self._config.default_replication_factor
+        return factor if factor > 0 else None
 
     def _possible_factor(self) -> int:
         image = self._membership.controller_image()
@@ -204,25 +204,25 @@ class Topics:
 
     async def alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
         """Change a topic's settings. Raises UnknownTopicOrPartitionError, and the errors of `create`."""
-        wanted = altered_topic(self._existing_topic(name), configs)
+        altered = altered_topic(self._existing_topic(name), configs)
         self._check_tier(name, configs)
         if MIN_INSYNC_SETTING in configs:
             image = self._images.image.topics.get(name)
             factor = min((len(p.target) for p in image.partitions), default=1) if image is not None else 1
-            _check_min_insync(name, wanted.configs, factor)
-        changes = {key: wanted.configs.get(key) for key in configs}
+            _check_min_insync(name, altered.configs, factor)
+        changes = {key: altered.configs.get(key) for key in configs}
         await self._decide(lambda token: AlterConfig(token, name, changes))
         log.info("topic %s altered: %s", name, ", ".join(f"{k}={v}" for k, v in configs.items()))
         return self._existing_topic(name)
 
     async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
         """Change a topic's schema. Raises UnknownTopicOrPartitionError, and the errors of `create`."""
-        known = self._existing_topic(name)
+        topic = self._existing_topic(name)
         schema_id = await self._storage.run(self._ids.take_schema_id)
-        wanted = altered_schema(known, change, schema_id)
-        if wanted is known:
-            return known
-        data = wanted.schemas[schema_id].serialize().to_pybytes()
+        altered = altered_schema(topic, change, schema_id)
+        if altered is topic:
+            return topic
+        data = altered.schemas[schema_id].serialize().to_pybytes()
         await self._decide(lambda token: AlterSchema(token, name, schema_id, data))
         log.info("topic %s has schema %d now", name, schema_id)
         return self._existing_topic(name)
@@ -231,12 +231,12 @@ class Topics:
         """Add partitions to a topic. `is_repeated`: an earlier attempt may have added them. Raises
         UnknownTopicOrPartitionError, InvalidPartitionsError, and the errors of `create`."""
         async with self._growing:
-            there = self._existing_topic(name)
-            if is_repeated and there.partitions == total:
-                return there
-            grown = grown_topic(there, total)
-            with self.owners.room_for(there.owner, 0, total - there.partitions):
-                await self._create_directories_first(grown, there.partitions)
+            existing = self._existing_topic(name)
+            if is_repeated and existing.partitions == total:
+                return existing
+            grown = grown_topic(existing, total)
+            with self.owners.room_for(existing.owner, 0, total - existing.partitions):
+                await self._create_directories_first(grown, existing.partitions)
                 try:
                     await self._decide(
                         lambda token: AddPartitions(token, name, total, None, self._draw(), self._draw())
@@ -244,7 +244,7 @@ class Topics:
                 except (NotControllerError, RequestTimedOutError):
                     raise  # the change may have been stored
                 except SparklogError:
-                    await self._delete_directories(grown, there.partitions)
+                    await self._delete_directories(grown, existing.partitions)
                     raise
                 reach("partitions.stored")
                 topic = self._existing_topic(name)
@@ -277,12 +277,12 @@ class Topics:
         """Delete a topic, and return its id. `topic_id` "" accepts any topic with the name. `is_repeated`: an earlier
         attempt may have deleted the topic. Then "" raises RequestTimedOutError, because a new topic may have the name.
         Raises UnknownTopicOrPartitionError, and the errors of `create`."""
-        there = self.partitions.topics.get(name)
+        existing = self.partitions.topics.get(name)
         if is_repeated and not topic_id:
             raise RequestTimedOutError(
                 f"topic {name!r}: the controller was replaced during the request, and the topic may be deleted; check, and repeat the request if it still exists"
             )
-        if is_repeated and (there is None or there.topic_id != topic_id):
+        if is_repeated and (existing is None or existing.topic_id != topic_id):
             return topic_id
         topic = self._existing_topic(name)
         check_id(topic, topic_id)
@@ -342,20 +342,20 @@ class Topics:
         topics, followed = self.partitions.topics, self._followed
         changed = [n for n, topic in image.topics.items() if followed.get(n) is not topic or n not in topics]
         for name in [*(n for n in topics if n not in image.topics), *(n for n in changed if n in topics)]:
-            known, found, before = topics[name], image.topics.get(name), followed.get(name)
-            if found is not None and found.topic_id == known.topic_id:
+            topic, state, before = topics[name], image.topics.get(name), followed.get(name)
+            if state is not None and state.topic_id == topic.topic_id:
                 continue
-            is_deleted = known.topic_id in image.deleted
-            if not is_deleted and before is not None and before.topic_id == known.topic_id:
+            is_deleted = topic.topic_id in image.deleted
+            if not is_deleted and before is not None and before.topic_id == topic.topic_id:
                 absent.append(before)
-            await self._remove(known, is_deleted=is_deleted)
+            await self._remove(topic, is_deleted=is_deleted)
         added: list[Topic] = []
         for name in changed:
-            there, wanted, before = topics.get(name), image.topics[name], followed.get(name)
-            if there is None:
-                added.append(topic_of(wanted))
-            elif before is None or not _is_same(before, wanted):
-                await self._change(there, topic_of(wanted, there))
+            served, state, before = topics.get(name), image.topics[name], followed.get(name)
+            if served is None:
+                added.append(topic_of(state))
+            elif before is None or not _is_same(before, state):
+                await self._change(served, topic_of(state, served))
         if added:
             await self._create_logs([spec for topic in added for spec in self._specs(topic, image)], take_back=True)
             for topic in added:
@@ -379,35 +379,35 @@ class Topics:
         """True if `follow` must be called again with the same image, to retry failed creations."""
         return self._places.has_to_retry
 
-    async def _change(self, there: Topic, wanted: Topic) -> None:
-        if wanted.schemas.keys() != there.schemas.keys():
-            there = replace(there, schemas=wanted.schemas)
-            self.partitions.use_schemas(there)
-            self._storage.run(partial(self._storage.topic_directories.note, there))
-        if dict(wanted.configs) != dict(there.configs):
-            there = self.partitions.topics[there.name] = replace(there, configs=wanted.configs)
-            self._reconfigure([there])
-            self._storage.run(partial(self._storage.topic_directories.note, there))
-        if wanted.partitions > there.partitions:
+    async def _change(self, topic: Topic, changed: Topic) -> None:
+        if changed.schemas.keys() != topic.schemas.keys():
+            topic = replace(topic, schemas=changed.schemas)
+            self.partitions.use_schemas(topic)
+            self._storage.run(partial(self._storage.topic_directories.note, topic))
+        if dict(changed.configs) != dict(topic.configs):
+            topic = self.partitions.topics[topic.name] = replace(topic, configs=changed.configs)
+            self._reconfigure([topic])
+            self._storage.run(partial(self._storage.topic_directories.note, topic))
+        if changed.partitions > topic.partitions:
             image = self._replicas.image
-            specs = list(self._specs(wanted, image, there.partitions))
+            specs = list(self._specs(changed, image, topic.partitions))
             restored = [s for s in specs if (p := image.partition(s.owner.topic_partition)) and is_restored(p)]
             new = [spec for spec in specs if spec not in restored]
             await self._places.make_room(new)
             await self._create_logs(new)
             await self._create_logs(restored, take_back=True)
             added: list[Partition] = await self._time_slices.list_of(
-                self.partitions.opened(wanted, self._replicas.role_of, there.partitions)
+                self.partitions.opened(changed, self._replicas.role_of, topic.partitions)
             )
             configs = {s.owner.partition: s.config for s in specs}
             for partition in added:  # it may have been created with older settings
-                partition.use_schemas(wanted.schemas.__getitem__, wanted.schema_id)
+                partition.use_schemas(changed.schemas.__getitem__, changed.schema_id)
                 if partition.open_log is not None:
                     partition.open_log.reconfigure(configs[partition.key.partition])
-            there = replace(there, partitions=wanted.partitions)
-            self.partitions.grow(there, added)
-            self._report_created(there)
-            self._storage.run(partial(self._storage.topic_directories.note, there))
+            topic = replace(topic, partitions=changed.partitions)
+            self.partitions.grow(topic, added)
+            self._report_created(topic)
+            self._storage.run(partial(self._storage.topic_directories.note, topic))
 
     def on_defaults_changed(self) -> None:
         """Apply new defaults of topic settings to all open logs."""
@@ -473,10 +473,10 @@ class Topics:
 
 def _check_min_insync(name: str, configs: Mapping[str, object], replication_factor: int) -> None:
     """Raise InvalidConfigError if the topic has fewer replicas than min.insync.replicas requires."""
-    wanted = int(str(configs.get(MIN_INSYNC_SETTING, 1)))
-    if wanted > max(1, replication_factor):
+    minimum = int(str(configs.get(MIN_INSYNC_SETTING, 1)))
+    if minimum > max(1, replication_factor):
         raise InvalidConfigError(
-            f"topic {name!r}: {MIN_INSYNC_SETTING} = {wanted} with {replication_factor} replicas, which can never be in sync; "
+            f"topic {name!r}: {MIN_INSYNC_SETTING} = {minimum} with {replication_factor} replicas, which can never be in sync; "
             f"use 1 to {replication_factor}, or more replicas"
         )
 
@@ -495,12 +495,12 @@ def _log_failure(purging: asyncio.Future[int]) -> None:
         log.error("deleted files could not be unlinked, the next background run tries again: %s", error)
 
 
-def _is_same(before: TopicImage, wanted: TopicImage) -> bool:
+def _is_same(before: TopicImage, after: TopicImage) -> bool:
     """True if the two states differ at most in replicas, leaders and ISRs. A delta keeps unchanged objects, so `is`
     finds the changes."""
     return (
-        before.configs is wanted.configs
-        and before.schemas is wanted.schemas
-        and before.topic_id == wanted.topic_id
-        and len(before.partitions) == len(wanted.partitions)
+        before.configs is after.configs
+        and before.schemas is after.schemas
+        and before.topic_id == after.topic_id
+        and len(before.partitions) == len(after.partitions)
     )

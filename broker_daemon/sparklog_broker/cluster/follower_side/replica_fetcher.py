@@ -116,7 +116,7 @@ class ReplicaFetcher:
         self._delivered: set[TopicPartition] = set()
         """Partitions whose last answer is not applied yet."""
         self._polling: asyncio.Task[tuple[ReplicaFetchResponse, bytes]] | None = None
-        self._is_given_up = False
+        self._is_cancelled = False
         self._restless_until_ms = 0
         self._session_id = 0
         self._session_epoch = 0
@@ -142,7 +142,7 @@ class ReplicaFetcher:
         now_ms = self._now_ms()
         if self._polling is not None and fetch.at_ms <= now_ms and now_ms >= self._restless_until_ms:
             self._restless_until_ms = now_ms + RESTLESS_MS
-            self._is_given_up = self._polling.cancel()
+            self._is_cancelled = self._polling.cancel()
 
     def forget(self, key: TopicPartition) -> None:
         """Stop copying the partition from this leader."""
@@ -189,11 +189,11 @@ class ReplicaFetcher:
         while not self._armed:
             self._wake.clear()
             first_ms = min((fetch.at_ms for _, fetch in self._due.values()), default=None)
-            left_s = None if first_ms is None else (first_ms - self._now_ms()) / 1_000
-            if left_s is not None and left_s <= 0:
+            remaining_s = None if first_ms is None else (first_ms - self._now_ms()) / 1_000
+            if remaining_s is not None and remaining_s <= 0:
                 return
             try:
-                async with asyncio.timeout(left_s):
+                async with asyncio.timeout(remaining_s):
                     await self._wake.wait()
             except TimeoutError:
                 return
@@ -201,7 +201,7 @@ class ReplicaFetcher:
     async def _fetch(self) -> None:
         now_ms = self._now_ms()
         self._put_off(now_ms)
-        new = {key: asked for key, asked in self._due.items() if asked[1].at_ms <= now_ms}
+        new = {key: due for key, due in self._due.items() if due[1].at_ms <= now_ms}
         for key in new:
             del self._due[key]
         if self._session_epoch == 0:  # a new session: the request names all waiting fetches again
@@ -241,13 +241,13 @@ class ReplicaFetcher:
         interrupts it, and the errors of `Peer.request`."""
         timeout_s = request.max_wait_ms / 1_000 + ANSWER_S
         asking = self._peer.request(Api.REPLICA_FETCH, request, ReplicaFetchResponse, timeout_s=timeout_s)
-        self._is_given_up = False
+        self._is_cancelled = False
         self._polling = asyncio.get_running_loop().create_task(asking)
         try:
             return await self._polling
         except asyncio.CancelledError:
             own = asyncio.current_task()
-            if not self._is_given_up or (own is not None and own.cancelling()):
+            if not self._is_cancelled or (own is not None and own.cancelling()):
                 raise
             raise InvalidFetchSessionError("the set of fetched partitions has changed") from None
         finally:
@@ -282,9 +282,9 @@ class ReplicaFetcher:
         for result in results:
             piece = view[position : position + result.length_bytes]
             position += result.length_bytes
-            asked = self._armed.pop(TopicPartition(result.topic, result.partition), None)
-            if asked is not None:
-                following, fetch = asked
+            armed = self._armed.pop(TopicPartition(result.topic, result.partition), None)
+            if armed is not None:
+                following, fetch = armed
                 self._delivered.add(following.key)
                 self._copied(following.key, len(piece))
                 if self._quota is not None and self._quota.rate_bytes and len(piece) and self._throttled(following.key):

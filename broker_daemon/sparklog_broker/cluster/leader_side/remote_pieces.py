@@ -14,7 +14,7 @@ from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.slices import FileSlice
 from sparklog.types import TopicPartition
 
-Found = FileSlice | SparklogError | None
+Outcome = FileSlice | SparklogError | None
 
 
 class RemotePieces:
@@ -28,7 +28,7 @@ class RemotePieces:
         self._offsets: dict[TopicPartition, int] = {}
         """By partition: the offset of its piece, while it is being read and until it is taken."""
         self._reading: set[TopicPartition] = set()
-        self._pieces: dict[TopicPartition, Found] = {}
+        self._pieces: dict[TopicPartition, Outcome] = {}
 
     def is_reading(self, key: TopicPartition) -> bool:
         """True while the piece is being read."""
@@ -38,10 +38,10 @@ class RemotePieces:
         """Return the piece that has been read, which the caller must release; None if no piece was read, or nothing was
         found at its offset. Raises the error of the read."""
         self._offsets.pop(key, None)
-        found = self._pieces.pop(key, None)
-        if isinstance(found, SparklogError):
-            raise found
-        return found
+        piece = self._pieces.pop(key, None)
+        if isinstance(piece, SparklogError):
+            raise piece
+        return piece
 
     def read(self, key: TopicPartition, log: PartitionLog, offset: int, max_bytes: int) -> None:
         """Begin to read a piece of up to `max_bytes` from `offset` on: whole batches, at least one, up to the log end
@@ -59,19 +59,19 @@ class RemotePieces:
         error = reading.exception()
         if error is not None and not isinstance(error, SparklogError):
             raise error
-        found: Found = error if isinstance(error, SparklogError) else reading.result()
+        piece: Outcome = error if isinstance(error, SparklogError) else reading.result()
         if self._offsets.get(key) == offset:
-            self._pieces[key] = found
-        elif isinstance(found, FileSlice):
-            found.release()
+            self._pieces[key] = piece
+        elif isinstance(piece, FileSlice):
+            piece.release()
         self._on_read(key)
 
     def drop(self, key: TopicPartition) -> None:
         """Discard the piece, because the follower needs no piece or a different piece."""
         self._offsets.pop(key, None)
-        found = self._pieces.pop(key, None)
-        if isinstance(found, FileSlice):
-            found.release()
+        piece = self._pieces.pop(key, None)
+        if isinstance(piece, FileSlice):
+            piece.release()
 
     def close(self) -> None:
         for key in list(self._offsets):

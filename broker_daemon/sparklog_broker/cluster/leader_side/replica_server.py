@@ -52,7 +52,7 @@ SESSIONS_MAX = 1_000
 
 
 class _ArmedPartition(NamedTuple):
-    wanted: ReplicaFetchPartition
+    requested: ReplicaFetchPartition
     noted_by: object
     """The `ClusterReplica.state` that has recorded the fetch. After a change of it, the follower must fetch again."""
 
@@ -124,8 +124,8 @@ class ReplicaServer:
         results: list[ReplicaFetchResult] = []
         for forgotten in request.forgotten:
             session.disarm(TopicPartition(forgotten.topic, forgotten.partition))
-        for wanted in request.partitions:
-            self._arm(session, request, wanted, results)
+        for requested in request.partitions:
+            self._arm(session, request, requested, results)
         room = min(request.max_bytes, self._answer_bytes_max)
         slices: list[FileSlice] = []
         try:
@@ -157,16 +157,16 @@ class ReplicaServer:
             session = _Session(self._last_id, request.broker_epoch, self._now_ms(), self._remote_reads)
             self._sessions[request.replica_id] = session
             return session
-        found = self._sessions.get(request.replica_id)
+        current = self._sessions.get(request.replica_id)
         if (
-            found is None
-            or found.session_id != request.session_id
-            or found.epoch + 1 != request.session_epoch
-            or found.broker_epoch != request.broker_epoch  # the armed fetches are from another life of the follower
+            current is None
+            or current.session_id != request.session_id
+            or current.epoch + 1 != request.session_epoch
+            or current.broker_epoch != request.broker_epoch  # the armed fetches are from another life of the follower
         ):
             raise InvalidFetchSessionError(f"broker {request.replica_id}: fetch session not found: begin a new one")
-        found.epoch, found.last_fetch_ms = request.session_epoch, self._now_ms()
-        return found
+        current.epoch, current.last_fetch_ms = request.session_epoch, self._now_ms()
+        return current
 
     def _check_current(self, session: _Session, request: ReplicaFetchRequest) -> None:
         """Raise InvalidFetchSessionError if the follower has sent a newer request in the meantime: the older one must
@@ -194,11 +194,11 @@ class ReplicaServer:
         self,
         session: _Session,
         request: ReplicaFetchRequest,
-        wanted: ReplicaFetchPartition,
+        requested: ReplicaFetchPartition,
         results: list[ReplicaFetchResult],
     ) -> None:
         """Report a fetch to the leader's rules, and answer at once if they refuse it."""
-        key = TopicPartition(wanted.topic, wanted.partition)
+        key = TopicPartition(requested.topic, requested.partition)
         session.disarm(key)
         try:
             replica = _replica_of(self._partitions.get(*key))
@@ -207,11 +207,11 @@ class ReplicaServer:
                     key,
                     request.replica_id,
                     request.broker_epoch,
-                    wanted.leader_epoch,
-                    wanted.fetch_offset,
-                    wanted.last_epoch,
-                    wanted.log_start_offset,
-                    tuple((gap.first_offset, gap.next_offset) for gap in wanted.gaps),
+                    requested.leader_epoch,
+                    requested.fetch_offset,
+                    requested.last_epoch,
+                    requested.log_start_offset,
+                    tuple((gap.first_offset, gap.next_offset) for gap in requested.gaps),
                 )
             )
         except SparklogError as e:
@@ -219,12 +219,12 @@ class ReplicaServer:
             return
         match verdict:
             case FetchAccepted():
-                session.armed[key] = _ArmedPartition(wanted, replica.state)
+                session.armed[key] = _ArmedPartition(requested, replica.state)
                 session.ready[key] = None
             case FetchDiverging(_, end, high_watermark, log_start_offset):
                 results.append(
                     ReplicaFetchResult(
-                        *key, 0, wanted.leader_epoch, high_watermark, log_start_offset, -1, end.epoch, end.end_offset
+                        *key, 0, requested.leader_epoch, high_watermark, log_start_offset, -1, end.epoch, end.end_offset
                     )
                 )
             case FetchRefused(_, error, log_start_offset, log_end_offset):
@@ -251,7 +251,7 @@ class ReplicaServer:
             if armed is None or session.pieces.is_reading(key):
                 del session.ready[key]
                 continue
-            wanted = armed.wanted
+            requested = armed.requested
             is_slow, image = False, UNKNOWN
             try:
                 partition = self._partitions.get(*key)
@@ -263,22 +263,22 @@ class ReplicaServer:
                 del session.ready[key]
                 is_new = replica.state is not armed.noted_by
                 piece = session.pieces.take(key)
-                result, found = _read(partition, wanted, room, first=not slices, piece=piece, must_answer=is_new)
-                if result is None and partition.log.log_end_offset > wanted.fetch_offset:
+                result, read = _read(partition, requested, room, first=not slices, piece=piece, must_answer=is_new)
+                if result is None and partition.log.log_end_offset > requested.fetch_offset:
                     session.ready[key] = None  # the batch does not fit: the next answer begins with it
             except RemoteReadRequired:
-                size = min(wanted.max_bytes, self._answer_bytes_max)
-                session.pieces.read(key, partition.log, wanted.fetch_offset, size)
+                size = min(requested.max_bytes, self._answer_bytes_max)
+                session.pieces.read(key, partition.log, requested.fetch_offset, size)
                 continue
             except SparklogError as e:
                 session.ready.pop(key, None)
-                result, found = _refused(key, e), []
+                result, read = _refused(key, e), []
                 if isinstance(e, OffsetOutOfRangeError):
                     result.log_start_offset, result.log_end_offset = _bounds(self._partitions, key)
             if result is not None:
                 del session.armed[key]
                 results.append(result)
-                slices += found
+                slices += read
                 room -= result.length_bytes
                 self.counters.sent(result.length_bytes, replica_id, image)
                 if is_slow:
@@ -293,7 +293,7 @@ def _replica_of(partition: Partition) -> ClusterReplica:
 
 def _read(
     partition: Partition,
-    wanted: ReplicaFetchPartition,
+    requested: ReplicaFetchPartition,
     room: int,
     *,
     first: bool,
@@ -307,7 +307,7 @@ def _read(
     again. Raises NotLeaderError, FencedLeaderEpochError and errors of the read, after the release of `piece`.
     """
     try:
-        partition.check_leader_epoch(wanted.leader_epoch)
+        partition.check_leader_epoch(requested.leader_epoch)
         log = partition.log
     except SparklogError:
         if piece is not None:
@@ -315,26 +315,28 @@ def _read(
         raise
     slices = [piece] if piece is not None else []
     if piece is None:
-        slices = _slices(log, wanted.fetch_offset, min(room, wanted.max_bytes), first=first)
+        slices = _slices(log, requested.fetch_offset, min(room, requested.max_bytes), first=first)
     mark, start = log.high_watermark, log.log_start_offset
     next_offset = slices[-1].next_offset if slices else log.log_end_offset
-    gaps = gaps_within(log.gaps, wanted.fetch_offset, next_offset)[:GAPS_MAX] if log.gaps else []
+    gaps = gaps_within(log.gaps, requested.fetch_offset, next_offset)[:GAPS_MAX] if log.gaps else []
     copied_to = mark if partition.replicas.all_have(mark) else -1
-    is_known = mark <= wanted.high_watermark and start <= wanted.log_start_offset and wanted.copied_to == copied_to
-    if not slices and not gaps and not must_answer and is_known:
+    is_unchanged = (
+        mark <= requested.high_watermark and start <= requested.log_start_offset and requested.copied_to == copied_to
+    )
+    if not slices and not gaps and not must_answer and is_unchanged:
         return None, []
     length = sum(piece.length_bytes for piece in slices)
     result = ReplicaFetchResult(
-        *partition.key, 0, wanted.leader_epoch, mark, start, log.log_end_offset, copied_to=copied_to
+        *partition.key, 0, requested.leader_epoch, mark, start, log.log_end_offset, copied_to=copied_to
     )
     if gaps:
         result.gaps, result.next_offset = [MissingOffsets(*gap) for gap in gaps], next_offset
     if slices:
         result.length_bytes, result.next_offset = length, next_offset
-        result.segments = log.bases_in(wanted.fetch_offset, next_offset)[:SEGMENTS_MAX]
+        result.segments = log.bases_in(requested.fetch_offset, next_offset)[:SEGMENTS_MAX]
     if slices or gaps:
-        begun = log.epochs_in(wanted.fetch_offset, next_offset)
-        if len(begun) > 1 or begun[0][0] != wanted.last_epoch:
+        begun = log.epochs_in(requested.fetch_offset, next_offset)
+        if len(begun) > 1 or begun[0][0] != requested.last_epoch:
             result.epochs = [EpochBegin(*entry) for entry in begun[:EPOCHS_MAX] if entry[0] >= 0]
     return result, slices
 

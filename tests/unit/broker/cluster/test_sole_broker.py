@@ -88,7 +88,7 @@ def test_an_image_is_read_again_if_a_controller_has_written_since(tmp_path: Path
         steps: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         controller = Controller()
         session = ControllerSession(
-            coordination, 1, controller, lambda: 0, lambda effect: None, call=steps.put, known=known
+            coordination, 1, controller, lambda: 0, lambda effect: None, call=steps.put, cached_image=known
         )
         session.start()
         while controller.image is None:
