@@ -256,7 +256,7 @@ def verify(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Check that the table has every offset once, all its files and true statistics. Exit status 1 if not."""
-    from sparklog.client.lake.verify import verify_lake
+    from sparklog.lake.worker.verify import verify_lake
 
     with open_admin(bootstrap_servers) as admin:
         report = verify_lake(admin, topic, full=full)
@@ -302,8 +302,8 @@ def run(
 
     import pyarrow as pa
 
-    from sparklog.client.lake.worker import LakeWorker
-    from sparklog.lake.delta_table import require_deltalake
+    from sparklog.lake.delta_snapshot import require_deltalake
+    from sparklog.lake.worker.worker import LakeWorker
 
     if topic and not once:
         raise typer.BadParameter("topics need --once: a continuous worker shares all topics with the other workers")

@@ -1,1 +1,1 @@
-"""Delta tables of topics: the rules of a round, the table, its Parquet files. The worker is in `client/lake`."""
+"""Delta tables of topics: the rules of a round, the table, its Parquet files. `worker` is a layer above the client."""

@@ -21,7 +21,7 @@ import pyarrow.dataset as ds
 
 from sparklog.errors import InvalidConfigError, LakeUnavailableError
 from sparklog.lake.columns import same_type
-from sparklog.lake.delta_table import LakeTable, TableFile, in_layout, normal_location, plain
+from sparklog.lake.delta_snapshot import LakeTable, TableFile, in_layout, normal_location, plain
 from sparklog.lake.parquet_checks import CHECKED_FOOTERS, FILE_ERRORS, open_parquet
 from sparklog.lake.parquet_files import PREFIX
 from sparklog.lake.rules import restored

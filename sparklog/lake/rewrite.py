@@ -7,7 +7,7 @@ import pyarrow as pa
 from sparklog.errors import LakeUnavailableError
 from sparklog.lake.columns import wider_columns
 from sparklog.lake.delta_errors import CommitConflictError
-from sparklog.lake.delta_table import LakeTable, TableFile, newest
+from sparklog.lake.delta_snapshot import LakeTable, TableFile, newest
 from sparklog.lake.parquet_files import DataFile, DataFileWriter
 
 

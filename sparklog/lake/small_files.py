@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from sparklog.lake.delta_errors import CommitConflictError
-from sparklog.lake.delta_table import LakeTable, TableFile, newest
+from sparklog.lake.delta_snapshot import LakeTable, TableFile, newest
 from sparklog.lake.parquet_files import PREFIX
 
 FILES_MIN = 8

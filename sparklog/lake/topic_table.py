@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from sparklog.errors import InvalidConfigError, LakeUnavailableError
 from sparklog.lake.columns import check_columns, check_partition_by
-from sparklog.lake.delta_table import LakeTable, dropped, locations_above, normal_location
+from sparklog.lake.delta_snapshot import LakeTable, dropped, locations_above, normal_location
 from sparklog.lake.settings import LakeSettings
 
 

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 from msgspec import Struct, field
 
-from sparklog.client.lake.topic_lake import TopicLake
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import LakePausedError, LakeUnavailableError
 from sparklog.lake.columns import POSITION_FIELDS
@@ -28,6 +27,7 @@ from sparklog.lake.delta_errors import CommitConflictError
 from sparklog.lake.parquet_files import DataFile
 from sparklog.lake.rules import PartitionEnds, Span, TableState
 from sparklog.lake.settings import LakeSettings
+from sparklog.lake.worker.sync import TopicLake
 from sparklog.log.producers.whole_transactions import Commit, atomic_ends
 
 PARTITIONS = 3

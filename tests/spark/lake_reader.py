@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 import sparklog
-from sparklog.client.lake.worker import LakeWorker
+from sparklog.lake.worker.worker import LakeWorker
 
 
 def session() -> Any:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 import sparklog
-from sparklog.client.lake.worker import LakeWorker
+from sparklog.lake.worker.worker import LakeWorker
 from sparklog.types import TopicPartition
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,11 +18,6 @@ from deltalake import DeltaTable, write_deltalake
 
 import sparklog
 from sparklog.client.admin.admin import Admin
-from sparklog.client.lake import verify
-from sparklog.client.lake.log_side import LogSide
-from sparklog.client.lake.topic_lake import TopicLake
-from sparklog.client.lake.verify import verify_lake
-from sparklog.client.lake.worker import LakeWorker
 from sparklog.client.local import LocalBroker
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.transactions.shared_transaction import (
@@ -40,10 +35,15 @@ from sparklog.errors import (
     LakePausedError,
     LakeUnavailableError,
 )
-from sparklog.lake.delta_table import LakeTable
+from sparklog.lake.delta_snapshot import LakeTable
 from sparklog.lake.rules import PartitionEnds
 from sparklog.lake.settings import LakeSettings
 from sparklog.lake.small_files import FILES_MIN
+from sparklog.lake.worker import verify
+from sparklog.lake.worker.sync import TopicLake
+from sparklog.lake.worker.topic_reader import LogSide
+from sparklog.lake.worker.verify import verify_lake
+from sparklog.lake.worker.worker import LakeWorker
 from sparklog.types import TopicPartition
 from tests.support.cli import run_here
 from tests.support.waiting import until
@@ -788,7 +788,7 @@ def test_files_of_a_compaction_that_doubles_rows_of_a_partitioned_table_are_take
     lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, topic: str, tmp_path: Path
 ) -> None:
     """The table's log encodes the paths of other writers once more than the file system has them."""
-    from sparklog.lake.delta_table import LakeTable
+    from sparklog.lake.delta_snapshot import LakeTable
 
     location = str(tmp_path / "table")
     lake_admin.create_topic(topic, partitions=1, schema="n BIGINT, zone STRING")

@@ -9,8 +9,8 @@ import pytest
 from deltalake import DeltaTable
 
 import sparklog
-from sparklog.client.lake.verify import verify_lake
 from sparklog.client.local_cluster import LocalCluster
+from sparklog.lake.worker.verify import verify_lake
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.nightly, pytest.mark.crash]

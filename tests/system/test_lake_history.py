@@ -16,9 +16,6 @@ import pytest
 from deltalake import DeltaTable
 
 import sparklog
-from sparklog.client.lake import log_side, topic_lake
-from sparklog.client.lake.verify import verify_lake
-from sparklog.client.lake.worker import LakeWorker
 from sparklog.client.local import LocalBroker
 from sparklog.client.net.cluster import cluster
 from sparklog.client.reading.history_range import HistorySource, read_range_with_history
@@ -29,8 +26,11 @@ from sparklog.errors import (
     LakePausedError,
     LakeUnavailableError,
 )
-from sparklog.lake.delta_table import LakeTable
+from sparklog.lake.delta_snapshot import LakeTable
 from sparklog.lake.history import History
+from sparklog.lake.worker import sync, topic_reader
+from sparklog.lake.worker.verify import verify_lake
+from sparklog.lake.worker.worker import LakeWorker
 from sparklog.query.session import SqlSession
 from sparklog.types import TopicPartition
 from tests.support.cli import COMMAND
@@ -495,8 +495,8 @@ def test_changes_of_a_round_have_a_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A backlog goes in several commits; with transactions in one, because a cut would show a part of one."""
-    monkeypatch.setattr(topic_lake, "UPSERT_BYTES_PER_ROUND", 1_000)
-    monkeypatch.setattr(log_side, "WRITE_ROWS", 50)
+    monkeypatch.setattr(sync, "UPSERT_BYTES_PER_ROUND", 1_000)
+    monkeypatch.setattr(topic_reader, "WRITE_ROWS", 50)
     for transactional_id in (None, "changes"):
         topic = topic_name()
         path = tmp_path / topic

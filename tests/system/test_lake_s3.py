@@ -10,9 +10,9 @@ import pytest
 from deltalake import DeltaTable
 
 import sparklog
-from sparklog.client.lake.verify import verify_lake
-from sparklog.client.lake.worker import LakeWorker
 from sparklog.environment import fault_points
+from sparklog.lake.worker.verify import verify_lake
+from sparklog.lake.worker.worker import LakeWorker
 from tests.support.s3 import s3_bucket
 
 BUCKET = "lake"

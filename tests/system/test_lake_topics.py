@@ -11,10 +11,10 @@ from deltalake import DeltaTable
 
 import sparklog
 from sparklog.client.admin.admin import Admin
-from sparklog.client.lake.verify import verify_lake
-from sparklog.client.lake.worker import LakeWorker
 from sparklog.client.local import LocalBroker
 from sparklog.lake.small_files import FILES_MIN
+from sparklog.lake.worker.verify import verify_lake
+from sparklog.lake.worker.worker import LakeWorker
 from sparklog.types import TopicPartition
 from tests.support.waiting import until
 

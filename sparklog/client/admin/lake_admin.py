@@ -20,7 +20,7 @@ from sparklog.errors import (
 )
 from sparklog.lake.columns import check_columns, check_key_partitions, check_partition_by, table_schema
 from sparklog.lake.delta_errors import CommitConflictError
-from sparklog.lake.delta_table import LakeTable, normal_location, require_deltalake
+from sparklog.lake.delta_snapshot import LakeTable, normal_location, require_deltalake
 from sparklog.lake.rewrite import rewrite_wider
 from sparklog.lake.rules import check_table
 from sparklog.lake.settings import LakeSettings

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from sparklog.client.lake.topic_lake import RoundResult, TopicLake
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.format.schema import TIMESTAMP_TYPE
 from sparklog.lake.rules import PartitionEnds, Span
 from sparklog.lake.settings import LakeSettings
+from sparklog.lake.worker.sync import RoundResult, TopicLake
 
 TOPIC_ID = "topic-id"
 

@@ -11,7 +11,7 @@ import pytest
 
 from sparklog.errors import LakeUnavailableError
 from sparklog.lake import parquet_checks
-from sparklog.lake.delta_table import LakeTable
+from sparklog.lake.delta_snapshot import LakeTable
 from sparklog.lake.history import open_history
 from sparklog.lake.parquet_checks import DATA_CRC, FOOTER_CRC, CheckedFooters, open_parquet
 from tests.unit.lake.model_log import TOPIC_ID, ModelLog, run_round, settings_at

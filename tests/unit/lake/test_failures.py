@@ -12,11 +12,11 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from sparklog.client.lake.worker import LakeWorker, _Topic
 from sparklog.environment import fault_points
 from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError
 from sparklog.lake.delta_errors import CommitConflictError, check_clear_text, lasting_cause, text_of
-from sparklog.lake.delta_table import LakeTable
+from sparklog.lake.delta_snapshot import LakeTable
+from sparklog.lake.worker.worker import LakeWorker, _Topic
 from tests.support.cases import for_each
 from tests.unit.lake.model_log import ModelLog, run_round, settings_at
 

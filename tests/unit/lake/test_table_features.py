@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from sparklog.errors import LakePausedError
-from sparklog.lake.delta_table import LakeTable
+from sparklog.lake.delta_snapshot import LakeTable
 from sparklog.lake.table_features import WRITER_FEATURES, unsupported
 from tests.support.cases import for_each
 from tests.unit.lake.delta_log import require_features

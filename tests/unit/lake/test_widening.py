@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from sparklog.errors import LakePausedError
 from sparklog.lake import log_entry
 from sparklog.lake.delta_errors import CommitConflictError
-from sparklog.lake.delta_table import LakeTable
+from sparklog.lake.delta_snapshot import LakeTable
 from sparklog.lake.history import open_history
 from sparklog.lake.log_entry import Entry
 from sparklog.lake.rewrite import rewrite_wider

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sparklog.client.lake.worker import STANDBY_INTERVALS, LakeWorker, _Topic
 from sparklog.lake.settings import LakeSettings
+from sparklog.lake.worker.worker import STANDBY_INTERVALS, LakeWorker, _Topic
 
 SETTINGS = LakeSettings.of({"lake.location": "/lake", "lake.commit.interval.ms": 10_000})
 

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable, write_deltalake
 
 import sparklog
-from sparklog.client.lake.worker import LakeWorker
+from sparklog.lake.worker.worker import LakeWorker
 from sparklog.query.session import SqlSession
 from tests.support.processes import usage
 
@@ -109,7 +109,7 @@ class _Lake:
 
 _WORK = """
 import resource, sys, time
-from sparklog.client.lake.worker import LakeWorker
+from sparklog.lake.worker.worker import LakeWorker
 worker = LakeWorker(sys.argv[1])
 began, used = time.monotonic(), time.process_time()
 errors = worker.run_once()

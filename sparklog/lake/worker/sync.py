@@ -16,13 +16,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from sparklog.client.lake.log_side import LogSide
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment.fault_points import reach
 from sparklog.errors import LakePausedError, LakeUnavailableError
 from sparklog.lake.columns import missing_columns, table_schema, topic_columns, wider_columns
 from sparklog.lake.delta_errors import CommitConflictError
-from sparklog.lake.delta_table import LakeTable, TableFile, dropped, normal_location
+from sparklog.lake.delta_snapshot import LakeTable, TableFile, dropped, normal_location
 from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
 from sparklog.lake.parquet_files import DataFile
 from sparklog.lake.rules import (
@@ -40,6 +39,7 @@ from sparklog.lake.rules import (
 )
 from sparklog.lake.settings import LakeSettings
 from sparklog.lake.topic_table import open_or_create
+from sparklog.lake.worker.topic_reader import LogSide
 from sparklog.settings import MIB
 
 logger = logging.getLogger(__name__)

@@ -18,8 +18,6 @@ from msgspec import Struct
 from sparklog.client.admin.admin import Admin
 from sparklog.client.admin.lake_admin import report_lake
 from sparklog.client.consumer.consumer import Consumer
-from sparklog.client.lake.log_side import LogSide
-from sparklog.client.lake.topic_lake import RoundResult, TopicLake
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment.fault_points import reach
@@ -32,9 +30,11 @@ from sparklog.errors import (
     one_line,
 )
 from sparklog.lake.delta_errors import lasting_cause
-from sparklog.lake.delta_table import LakeTable, normal_location
+from sparklog.lake.delta_snapshot import LakeTable, normal_location
 from sparklog.lake.settings import LakeSettings
 from sparklog.lake.small_files import merge_small_files
+from sparklog.lake.worker.sync import RoundResult, TopicLake
+from sparklog.lake.worker.topic_reader import LogSide
 from sparklog.security.client_security import Security
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import LakePausedError, SparklogError
-from sparklog.lake.delta_table import LakeTable, TableFile, dropped, normal_location
+from sparklog.lake.delta_snapshot import LakeTable, TableFile, dropped, normal_location
 from sparklog.lake.rules import check_table
 from sparklog.lake.settings import LakeSettings
 from sparklog.types import READ_COMMITTED, TopicPartition
