@@ -302,7 +302,7 @@ def run(
 
     import pyarrow as pa
 
-    from sparklog.lake.delta_snapshot import require_deltalake
+    from sparklog.lake.delta_errors import require_deltalake
     from sparklog.lake.worker.worker import LakeWorker
 
     if topic and not once:

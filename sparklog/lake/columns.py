@@ -47,9 +47,9 @@ def check_columns(schema: pa.Schema) -> None:
 
 
 def _problems(path: str, name: str, t: Any) -> Iterator[str]:
-    found = [c for c in FORBIDDEN_CHARACTERS if c in name]
-    if found:
-        yield f"Delta allows no {', '.join(map(repr, found))} in the name of column {path!r}"
+    forbidden = [c for c in FORBIDDEN_CHARACTERS if c in name]
+    if forbidden:
+        yield f"Delta allows no {', '.join(map(repr, forbidden))} in the name of column {path!r}"
     if pa.types.is_duration(t):
         yield f"Delta has no type for column {path!r} ({t}: an interval)"
     elif pa.types.is_list(t):
@@ -97,13 +97,13 @@ def check_key_partitions(columns: Sequence[str], key_columns: Sequence[str], sch
             )
 
 
-def missing_columns(wanted: pa.Schema, table: pa.Schema) -> list[pa.Field]:
-    """Return the columns to add to a table before it can contain rows of a topic, in order. `wanted`: columns that the
+def missing_columns(topic: pa.Schema, table: pa.Schema) -> list[pa.Field]:
+    """Return the columns to add to a table before it can contain rows of a topic, in order. `topic`: columns that the
     table should have, from the topic's newest schema. Raises LakePausedError: A column of the table has another type,
     or a name in other case; or a column that the topic lacks is NOT NULL."""
     by_lower = {f.name.lower(): f for f in table}
     missing, problems = [], []
-    for f in wanted:
+    for f in topic:
         own = by_lower.get(f.name.lower())
         if own is None:
             missing.append(f)
@@ -111,7 +111,7 @@ def missing_columns(wanted: pa.Schema, table: pa.Schema) -> list[pa.Field]:
             problems.append(f"column {f.name!r} has the name {own.name!r} in the table")
         elif not same_type(own.type, f.type):
             problems.append(f"column {f.name!r} is {f.type} in the topic and {own.type} in the table")
-    names = {f.name.lower() for f in wanted}
+    names = {f.name.lower() for f in topic}
     problems += [
         f"column {f.name!r} of the table is NOT NULL, and the topic lacks it"
         for f in table
@@ -135,11 +135,11 @@ _WIDER = {
 """Types to which a column of a topic, and of a Delta table, can become wider."""
 
 
-def wider_columns(wanted: pa.Schema, table: pa.Schema) -> dict[str, tuple[Any, Any]]:
+def wider_columns(topic: pa.Schema, table: pa.Schema) -> dict[str, tuple[Any, Any]]:
     """Return the columns that are wider in a topic than in its table: types in the table and in the topic, by name."""
     types = {f.name: f.type for f in table}
     return {
-        f.name: (types[f.name], f.type) for f in wanted if f.name in types and f.type in _WIDER.get(types[f.name], ())
+        f.name: (types[f.name], f.type) for f in topic if f.name in types and f.type in _WIDER.get(types[f.name], ())
     }
 
 

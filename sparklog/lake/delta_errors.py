@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError
 
 TEXT_CHARS_MAX = 700
+MISSING = "the package deltalake is not installed here: pip install 'sparklog[lake]'"
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _ARROW = "↳"
 _CAUSES_BY_ERRNO = {
@@ -34,6 +35,14 @@ _CAUSES_BY_TEXT = (
 )
 """Causes by the text of an object store's answer, the most specific first."""
 _CLEAR_TEXT_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "AWS_S3_ENDPOINT")
+
+
+def require_deltalake() -> None:
+    """Check that the package deltalake can be imported. Raises InvalidConfigError."""
+    try:
+        import deltalake  # noqa: F401
+    except ImportError as e:
+        raise InvalidConfigError(MISSING) from e
 
 
 class CommitConflictError(Exception):

@@ -21,7 +21,9 @@ import pyarrow.dataset as ds
 
 from sparklog.errors import InvalidConfigError, LakeUnavailableError
 from sparklog.lake.columns import same_type
-from sparklog.lake.delta_snapshot import LakeTable, TableFile, in_layout, normal_location, plain
+from sparklog.lake.delta_reader import TableFile, in_layout, kept_rows, to_stored_layout
+from sparklog.lake.delta_snapshot import DeltaSnapshot
+from sparklog.lake.location import file_system, normal_location
 from sparklog.lake.parquet_checks import CHECKED_FOOTERS, FILE_ERRORS, open_parquet
 from sparklog.lake.parquet_files import PREFIX
 from sparklog.lake.rules import restored
@@ -105,7 +107,7 @@ class HistoryBatch:
 class History:
     """The history of a topic in one version of its table."""
 
-    def __init__(self, table: LakeTable, topic: str, topic_id: str, partitions: int) -> None:
+    def __init__(self, table: DeltaSnapshot, topic: str, topic_id: str, partitions: int) -> None:
         self._table = table
         self._topic = topic
         self.version = table.version
@@ -114,7 +116,7 @@ class History:
         """Next offset by partition: rows from this offset on are only in the log."""
         self._files = table.files()
         self._masks: dict[str, Any] | None = None
-        self._schema = table.schema()
+        self._schema = table.schema
 
     def next_offset(self, partition: int) -> int:
         """Return the offset at which the log continues the table; 0 if the table does not have the partition."""
@@ -122,8 +124,8 @@ class History:
 
     def first_offset(self, partition: int) -> int:
         """Return a lower bound of the partition's offsets in the table; the next offset if no file has its rows."""
-        found = [f.first_offset or 0 for f in self._files if f.partition in (partition, None)]
-        return min(found, default=self.next_offset(partition))
+        offsets = [f.first_offset or 0 for f in self._files if f.partition in (partition, None)]
+        return min(offsets, default=self.next_offset(partition))
 
     def first_offset_from(self, partition: int, time_ms: int) -> int | None:
         """Return the smallest offset of the partition with a timestamp of at least `time_ms`; None if there is none.
@@ -140,13 +142,13 @@ class History:
         if self._masks is None and chosen:
             self._masks = self._table.deletion_masks()
         for group in _overlapping(chosen):
-            found: list[int] = []
+            offsets: list[int] = []
             for rows in (rows for f in group for rows in self._file_rows(f, partition, 0, end, [], time_ms)):
                 times_us = rows.column("_timestamp").cast(pa.timestamp("us", "UTC")).cast(pa.int64())
                 first = pc.min(rows.column("_offset").filter(pc.greater_equal(times_us, time_ms * 1000))).as_py()
-                found += [] if first is None else [first]
-            if found:
-                return min(found)
+                offsets += [] if first is None else [first]
+            if offsets:
+                return min(offsets)
         return None
 
     def read(
@@ -198,7 +200,7 @@ class History:
             return set()
         file = max(self._files, key=lambda f: f.size_bytes)
         try:
-            with self._table.file_system().open_input_file(unquote(file.path)) as source:
+            with file_system(self._table.location).open_input_file(unquote(file.path)) as source:
                 metadata = open_parquet(source, file.path).metadata
         except FILE_ERRORS:
             return set()  # the read of the rows will raise the error
@@ -239,8 +241,8 @@ class History:
         types = {f.name: f.type for f in self._schema}
         if any(f.name not in types or not same_type(types[f.name], f.type) for f in schema):
             return None
-        paths, file_system = [unquote(f.path) for f in files], self._table.file_system()
-        CHECKED_FOOTERS.check(self._table.location, file_system, paths)
+        paths, source = [unquote(f.path) for f in files], file_system(self._table.location)
+        CHECKED_FOOTERS.check(self._table.location, source, paths)
         dataset = ds.dataset(
             paths,
             schema=with_dictionaries(schema, dictionaries),
@@ -248,7 +250,7 @@ class History:
                 read_options=ds.ParquetReadOptions(dictionary_columns=list(dictionaries)),
                 default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True),
             ),
-            filesystem=file_system,
+            filesystem=source,
         )
         return dataset.scanner(columns=schema.names, filter=expression, batch_size=SCAN_ROWS)
 
@@ -289,21 +291,22 @@ class History:
         """Yield the partition's rows of [start, end) in one file, one row group at a time. Row groups are skipped if
         all their rows are older than `time_ms`; None: no time limit."""
         assert self._masks is not None
-        mask = self._masks.get(unquote(file.path).rsplit("/", 1)[-1])
-        wanted = dict.fromkeys([*columns, "_partition", "_offset", "_timestamp"])
-        layout = pa.schema([self._schema.field(c).with_nullable(True) for c in wanted if c in self._schema.names])
+        mask = self._masks.get(file.name)
+        names = dict.fromkeys([*columns, "_partition", "_offset", "_timestamp"])
+        layout = pa.schema([self._schema.field(c).with_nullable(True) for c in names if c in self._schema.names])
         try:
-            with self._table.file_system().open_input_file(unquote(file.path)) as source:
+            with file_system(self._table.location).open_input_file(unquote(file.path)) as source:
                 parquet = open_parquet(source, file.path)
-                names = set(parquet.schema_arrow.names)
-                own = [c for c in layout.names if c in names]
+                stored = set(parquet.schema_arrow.names)
+                own = [c for c in layout.names if c in stored]
                 at = 0
                 for group in range(parquet.num_row_groups):
                     metadata = parquet.metadata.row_group(group)
                     first, at = at, at + metadata.num_rows
                     if not _may_have(metadata, start, end) or (time_ms is not None and _is_older(metadata, time_ms)):
                         continue
-                    rows = in_layout(plain(parquet.read_row_group(group, columns=own)), file, layout)
+                    rows = to_stored_layout(parquet.read_row_group(group, columns=own))
+                    rows = in_layout(rows, layout, file.partition_values)
                     yield from self._selected(rows, file, mask, first, partition, start, end)
         except FILE_ERRORS as e:
             raise LakeUnavailableError(f"file {file.path} of the table at {self._table.location}: {e}") from e
@@ -320,14 +323,11 @@ class History:
             same = pc.equal(rows.column("_partition"), partition)
             keep = same if keep is None else pc.and_(keep, same)
         if mask is not None:
-            whole = np.ones(rows.num_rows, dtype=bool)
-            piece = np.asarray(mask)[first : first + rows.num_rows]
-            whole[: len(piece)] = piece
-            left = pa.chunked_array([pa.array(whole)])
-            keep = left if keep is None else pc.and_(keep, left)
-        found = rows if keep is None else rows.filter(keep)
-        if found.num_rows:
-            yield found
+            is_kept = pa.chunked_array([pa.array(kept_rows(mask, first, rows.num_rows))])
+            keep = is_kept if keep is None else pc.and_(keep, is_kept)
+        selected = rows if keep is None else rows.filter(keep)
+        if selected.num_rows:
+            yield selected
 
 
 def with_dictionaries(schema: pa.Schema, names: Collection[str]) -> pa.Schema:
@@ -340,8 +340,8 @@ def _may_have(metadata: Any, start: int, end: int) -> bool:
     for i in range(metadata.num_columns):
         column = metadata.column(i)
         if column.path_in_schema == "_offset":
-            found = column.statistics
-            return not (found is not None and found.has_min_max and (found.max < start or found.min >= end))
+            offsets = column.statistics
+            return not (offsets is not None and offsets.has_min_max and (offsets.max < start or offsets.min >= end))
     return True
 
 
@@ -350,9 +350,9 @@ def _is_older(metadata: Any, time_ms: int) -> bool:
     for i in range(metadata.num_columns):
         column = metadata.column(i)
         if column.path_in_schema == "_timestamp":
-            found = column.statistics
+            times = column.statistics
             try:
-                newest = found.max if found is not None and found.has_min_max else None
+                newest = times.max if times is not None and times.has_min_max else None
             except (OverflowError, ValueError):
                 return False  # Python has no times outside of the years 1 to 9999
             if not isinstance(newest, datetime):
@@ -364,7 +364,7 @@ def _is_older(metadata: Any, time_ms: int) -> bool:
 
 def _is_own(file: TableFile) -> bool:
     """Return True if a worker has written the file."""
-    return unquote(file.path).rsplit("/", 1)[-1].startswith(PREFIX)
+    return file.name.startswith(PREFIX)
 
 
 def _has_overlap(files: Sequence[TableFile]) -> bool:
@@ -397,7 +397,7 @@ def open_history(
     InvalidConfigError."""
     if not settings.location or (settings.is_upsert and not newest):
         return None
-    table = LakeTable.open(normal_location(settings.location))
+    table = DeltaSnapshot.open(normal_location(settings.location))
     if table is None or table.topic_id != topic_id:
         return None
     table.check_positions()
@@ -410,7 +410,7 @@ def open_history(
             f"commits follow it: restore the table to version {doubled_by - 1}, then use 'sparklog lake resume'"
         )
     if doubled_by is not None:  # read the previous version until a worker has undone this one
-        table = LakeTable.open(table.location, table.version - 1)
+        table = DeltaSnapshot.open(table.location, table.version - 1)
         if table is None:
             return None
     return History(table, topic, topic_id, partitions)
@@ -419,8 +419,8 @@ def open_history(
 def require_history(settings: LakeSettings, topic: str, topic_id: str, partitions: int) -> History:
     """Open the history of a topic that must have one. Raises InvalidConfigError: The topic has no table, or an upserted
     one; or the package deltalake is not installed; LakePausedError; LakeUnavailableError."""
-    found = open_history(settings, topic, topic_id, partitions)
-    if found is None:
+    history = open_history(settings, topic, topic_id, partitions)
+    if history is None:
         why = "its table holds the newest row of each key only" if settings.is_upsert else "it has no Delta table"
         raise InvalidConfigError(f"topic {topic!r} has no history: {why}; 'sparklog lake enable {topic}' makes one")
-    return found
+    return history

@@ -44,7 +44,7 @@ class Entry(Struct, frozen=True):
     """The content of a commit."""
 
     information: Mapping[str, Any]
-    """Custom information of the commit."""
+    """Information of the commit, beside its operation and time."""
     transactions: Mapping[str, int] = {}
     """Versions of application transactions by name."""
     added: Sequence[Any] = ()
@@ -53,8 +53,6 @@ class Entry(Struct, frozen=True):
     """Files to remove (`TableFile`)."""
     is_change: bool = True
     """False if the added files have the rows of the removed files."""
-    is_blind: bool = False
-    """True if the commit does not depend on the table's files."""
     schema_json: str = ""
     """The table's new schema in Delta's JSON form; empty to keep the schema."""
 
@@ -129,9 +127,9 @@ def _checkpoint(location: str, version: int) -> None:
 def metadata_action(handle: Any, schema_json: str) -> dict[str, Any]:
     """Return the metadata action of a table with another schema. `handle`: the table in deltalake."""
     now = handle.metadata()
-    found = {"id": str(now.id), "name": now.name, "description": now.description}
+    names = {"id": str(now.id), "name": now.name, "description": now.description}
     return {
-        **{name: value for name, value in found.items() if value is not None},
+        **{name: value for name, value in names.items() if value is not None},
         "format": {"provider": "parquet", "options": {}},
         "schemaString": schema_json,
         "partitionColumns": list(now.partition_columns),

@@ -49,8 +49,8 @@ def is_deletion(rows: pa.Table, key_columns: Sequence[str], value_columns: Seque
 
 
 def _combined(column: Any) -> Any:
-    found = column.combine_chunks()
-    return pa.concat_arrays(found.chunks) if isinstance(found, pa.ChunkedArray) else found
+    combined = column.combine_chunks()
+    return pa.concat_arrays(combined.chunks) if isinstance(combined, pa.ChunkedArray) else combined
 
 
 def other_keys(rows: pa.Table, keys: pa.Table, key_columns: Sequence[str]) -> np.ndarray | None:
@@ -64,9 +64,9 @@ def other_keys(rows: pa.Table, keys: pa.Table, key_columns: Sequence[str]) -> np
     joined = own.join(marked, keys=on, join_type="left anti").column(_POSITION).to_numpy()
     if len(joined) == rows.num_rows:
         return None
-    left = np.zeros(rows.num_rows, dtype=bool)
-    left[joined] = True
-    return left
+    is_kept = np.zeros(rows.num_rows, dtype=bool)
+    is_kept[joined] = True
+    return is_kept
 
 
 def _canonical_keys(rows: pa.Table, key_columns: Sequence[str]) -> pa.Table:

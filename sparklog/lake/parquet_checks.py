@@ -47,22 +47,20 @@ class ChecksummedSink:
         self._footer: list[bytes] | None = None
         self.closed = False
 
-    @property
-    def entries(self) -> dict[bytes, bytes]:
-        """Entries of the footer's key-value metadata; asked for after the last row group."""
-        return {DATA_CRC: _digits(self._crc), FOOTER_CRC: b"0" * _DIGITS}
-
-    def hold_footer(self) -> None:
-        """Take all further bytes as the footer."""
+    def finish(self, writer: pq.ParquetWriter) -> int:
+        """Close a Parquet writer after its last row group, write the footer with its CRC, and close the sink. Returns
+        the size of the file."""
+        writer.add_key_value_metadata({DATA_CRC: _digits(self._crc), FOOTER_CRC: b"0" * _DIGITS})
         self._footer = []
-
-    def release_footer(self) -> None:
-        """Write the footer with its CRC."""
-        footer = b"".join(self._footer or [])
+        writer.close()
+        footer = b"".join(self._footer)
         at = footer.index(FOOTER_CRC)
         at = footer.index(b"0" * _DIGITS, at + len(FOOTER_CRC))
         self._footer = None
         self._write(footer[:at] + _digits(zlib.crc32(footer)) + footer[at + _DIGITS :])
+        size = self.tell()
+        self.close()
+        return size
 
     def _write(self, data: Any) -> None:
         view = memoryview(data)

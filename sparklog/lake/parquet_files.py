@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -162,14 +161,8 @@ class _OpenFile:
             pass  # the caller removes the file
 
     def close(self) -> tuple[str, DataFile]:
-        self._writer.add_key_value_metadata(self._sink.entries)
-        self._sink.hold_footer()
-        self._writer.close()
-        self._sink.release_footer()
-        size = self.size_bytes
-        metadata = self._writer.writer.metadata
-        self._sink.close()
-        statistics = json.dumps(delta_statistics(metadata, self._schema))
+        size = self._sink.finish(self._writer)
+        statistics = json.dumps(delta_statistics(self._writer.writer.metadata, self._schema))
         return self.path, DataFile(self.path, size, self._rows, self.values, statistics)
 
 
@@ -177,8 +170,7 @@ def split_by(table: pa.Table, columns: Sequence[str]) -> Iterator[tuple[dict[str
     """Split a table by the values of its partition columns. The rows of each part keep their order. Yields the
     partition values as Delta writes them, and the rows."""
     table = _with_readable_dates(table, columns)
-    found = table.select(list(columns)).group_by(list(columns)).aggregate([]).to_pylist()
-    for values in found:
+    for values in table.select(list(columns)).group_by(list(columns)).aggregate([]).to_pylist():
         mask = None
         for column, value in values.items():
             matches = (
@@ -248,11 +240,11 @@ def delta_statistics(metadata: Any, schema: pa.Schema) -> dict[str, Any]:
     for name in names[:STATISTICS_COLUMNS_MAX]:
         if pa.types.is_nested(schema.field(name).type):
             continue
-        found = [metadata.row_group(g).column(columns[name]).statistics for g in range(metadata.num_row_groups)]
-        if any(s is None or not s.has_null_count for s in found):
+        groups = [metadata.row_group(g).column(columns[name]).statistics for g in range(metadata.num_row_groups)]
+        if any(s is None or not s.has_null_count for s in groups):
             continue
-        nulls[name] = sum(s.null_count for s in found)
-        with_values = [s for s in found if s.null_count < s.num_values + s.null_count]
+        nulls[name] = sum(s.null_count for s in groups)
+        with_values = [s for s in groups if s.null_count < s.num_values + s.null_count]
         if not with_values or not all(s.has_min_max for s in with_values):
             continue
         try:
@@ -280,22 +272,3 @@ def _statistic(value: Any, t: Any, *, up: bool) -> Any:
     if isinstance(value, datetime.date):
         return value.isoformat()
     return None
-
-
-def fsync_below(directory: str) -> Any:
-    """Return a function that makes a file in a local directory durable, with its directory entries."""
-
-    def fsync(path: str) -> None:
-        places, place = [path], path
-        while place:
-            place = os.path.dirname(place)  # noqa: PTH120 - directories of partition values may be new
-            places.append(place)
-        for below in places:
-            place = os.path.join(directory, below)  # noqa: PTH118 - joined for every file
-            descriptor = os.open(place, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-
-    return fsync

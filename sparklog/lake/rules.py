@@ -8,22 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
 from sparklog.errors import LakePausedError
-
-APP_PREFIX = "sparklog:"
-TOPIC_ID_PROPERTY = "sparklog.topic.id"
-"""Property of the table with the id of its topic."""
-MODE_PROPERTY = "sparklog.lake.mode"
-"""Property of the table with its mode."""
-
-
-def app_id(topic_id: str, partition: int) -> str:
-    """Return the name of a partition's application transaction in the table."""
-    return f"{APP_PREFIX}{topic_id}:{partition}"
 
 
 class TableState(Struct, frozen=True):
@@ -44,6 +33,15 @@ class TableState(Struct, frozen=True):
     if the table was not restored."""
     doubled_by: int | None = None
     """Version of a compaction, after the last commit of a worker, that has added rows; None if there is none."""
+
+    @property
+    def may_undo_compaction(self) -> bool:
+        """True if a worker is allowed to undo the newest version of the table.
+
+        That version must be a compaction that has added rows. There must be no RESTORE between it and the last commit
+        of a worker, because the undo is a commit of a worker, and would hide the RESTORE from the operator.
+        """
+        return self.doubled_by is not None and self.doubled_by == self.version and self.restored_to is None
 
 
 class PartitionEnds(NamedTuple):
@@ -72,6 +70,19 @@ class Plan(Struct, frozen=True):
     span, whose commit moves the next offset behind the gap."""
     gaps: Mapping[int, Span]
     """Offsets by partition that the log deleted before they were in the table."""
+
+    @property
+    def next_offsets(self) -> dict[int, int]:
+        """Next offset by partition after the round."""
+        return {p: span.end for p, span in sorted(self.spans.items())}
+
+    @property
+    def information(self) -> dict[str, Any]:
+        """The plan as the information of its commit."""
+        information = {"offsets": {str(p): list(s) for p, s in sorted(self.spans.items())}}
+        if self.gaps:
+            information["gaps"] = {str(p): list(s) for p, s in sorted(self.gaps.items())}
+        return information
 
 
 def check_table(state: TableState, topic_id: str, table_id: str) -> None:
@@ -102,9 +113,9 @@ def check_table(state: TableState, topic_id: str, table_id: str) -> None:
     if state.restored_to is not None:
         raise restored(state.restored_to)
     for partition, largest in sorted(state.largest_offsets.items()):
-        known = state.next_offsets.get(partition)
-        if known is None or largest >= known:
-            have = "no transaction" if known is None else f"a transaction up to offset {known - 1}"
+        next_offset = state.next_offsets.get(partition)
+        if next_offset is None or largest >= next_offset:
+            have = "no transaction" if next_offset is None else f"a transaction up to offset {next_offset - 1}"
             raise LakePausedError(
                 f"partition {partition} has rows up to offset {largest} in the table, but {have}: the table's "
                 "transactions expired (delta.setTransactionRetentionDuration) or another writer added the rows; use "
@@ -120,15 +131,6 @@ def restored(version: int) -> LakePausedError:
     )
 
 
-def may_undo_compaction(state: TableState) -> bool:
-    """Return True if a worker is allowed to undo the newest version of the table.
-
-    That version must be a compaction that has added rows. There must be no RESTORE between it and the last commit of a
-    worker, because the undo is a commit of a worker, and would hide the RESTORE from the operator.
-    """
-    return state.doubled_by is not None and state.doubled_by == state.version and state.restored_to is None
-
-
 def plan_round(state: TableState, ends: Mapping[int, PartitionEnds], *, accept_gaps: bool, offsets_max: int) -> Plan:
     """Return the offsets of the next round. `ends`: offsets of the log by partition; all `stable` offsets are from one
     request. `accept_gaps`: True to continue at the log start if the log has deleted offsets that the table lacks.
@@ -137,8 +139,7 @@ def plan_round(state: TableState, ends: Mapping[int, PartitionEnds], *, accept_g
     spans: dict[int, Span] = {}
     gaps: dict[int, Span] = {}
     for partition, end in sorted(ends.items()):
-        known = state.next_offsets.get(partition)
-        start = end.start if known is None else known
+        start = state.next_offsets.get(partition, end.start)
         if start > end.high_watermark:
             raise LakePausedError(
                 f"partition {partition} has offsets up to {start - 1} in the table, the log ends at "
@@ -187,9 +188,9 @@ def after_failed_commit(planned: Mapping[int, Span], before: TableState, now: Ta
     if now.table_id != before.table_id or now.restored_to is not None:
         return Outcome.DISCARD
     ends = {p: span.end for p, span in planned.items()}
-    found = {p: now.next_offsets.get(p) for p in planned}
-    if found == ends and now.version > before.version:
+    offsets = {p: now.next_offsets.get(p) for p in planned}
+    if offsets == ends and now.version > before.version:
         return Outcome.DONE
-    if found == {p: before.next_offsets.get(p) for p in planned}:
+    if offsets == {p: before.next_offsets.get(p) for p in planned}:
         return Outcome.AGAIN
     return Outcome.DISCARD

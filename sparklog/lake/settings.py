@@ -29,8 +29,8 @@ class LakeSettings(Struct, frozen=True):
     def of(cls, configs: Mapping[str, object], broker_defaults: Mapping[str, object] = {}) -> Self:
         """Return the settings in effect. Raises InvalidConfigError."""
         names = [n for n in settings_of(Scope.TOPIC) if n.startswith(LAKE_PREFIX)]
-        given = {n: v for n, v in ({**broker_defaults, **configs}).items() if n in names}
-        all_settings = resolve(Scope.TOPIC, given)
+        texts = {n: v for n, v in ({**broker_defaults, **configs}).items() if n in names}
+        all_settings = resolve(Scope.TOPIC, texts)
         return cls(
             location=str(all_settings["lake.location"]),
             mode=str(all_settings["lake.mode"]),

@@ -7,12 +7,13 @@ change. The commit has `dataChange = false`, so that streaming readers of the ta
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from urllib.parse import unquote
 
 import pyarrow as pa
 
+from sparklog.lake.delta_commit import DeltaCommitter
 from sparklog.lake.delta_errors import CommitConflictError
-from sparklog.lake.delta_snapshot import LakeTable, TableFile, newest
+from sparklog.lake.delta_reader import TableFile
+from sparklog.lake.delta_snapshot import DeltaSnapshot, reopen_newest
 from sparklog.lake.parquet_files import PREFIX
 
 FILES_MIN = 8
@@ -25,17 +26,16 @@ are merged first, so that a row is rewritten about once for each growth of its f
 """
 
 
-def files_to_merge(files: Sequence[TableFile], file_bytes: int, left_out: Collection[str] = ()) -> list[TableFile]:
+def files_to_merge(files: Sequence[TableFile], file_bytes: int, excluded: Collection[str] = ()) -> list[TableFile]:
     """Choose small files to merge into one. They have the same partition and partition values, and are neighbours in
     offset order. The smallest files are chosen first. `file_bytes`: size of a full file in bytes; files of at least
-    half this size are not merged. `left_out`: names of files that must not be merged. Returns at least FILES_MIN files;
+    half this size are not merged. `excluded`: names of files that must not be merged. Returns at least FILES_MIN files;
     empty if there is nothing to merge."""
     groups: dict[object, list[TableFile]] = {}
     for file in files:
-        name = unquote(file.path).rsplit("/", 1)[-1]
         if (
-            name.startswith(PREFIX)
-            and name not in left_out
+            file.name.startswith(PREFIX)
+            and file.name not in excluded
             and file.partition is not None
             and file.first_offset is not None
         ):
@@ -44,9 +44,9 @@ def files_to_merge(files: Sequence[TableFile], file_bytes: int, left_out: Collec
     for tier in range(64):
         bound = min(TIER_BYTES * TIER_FACTOR**tier, file_bytes // 2)
         for group in groups.values():
-            found = _run(sorted(group, key=lambda f: f.first_offset or 0), bound, file_bytes)
-            if found:
-                return found
+            run = _run(sorted(group, key=lambda f: f.first_offset or 0), bound, file_bytes)
+            if run:
+                return run
         if bound == file_bytes // 2:
             break
     return []
@@ -66,7 +66,7 @@ def _run(files: Sequence[TableFile], bound: int, file_bytes: int) -> list[TableF
     return run if len(run) >= FILES_MIN else []
 
 
-def merge_small_files(table: LakeTable, file_bytes: int) -> LakeTable | None:
+def merge_small_files(table: DeltaSnapshot, file_bytes: int) -> DeltaSnapshot | None:
     """Merge one group of small files, in one commit on this version of the table. `table`: a version that `check_table`
     has accepted: a commit on an unchecked version would hide a RESTORE. Returns the new version; None if there is
     nothing to merge, or another writer has committed in between. Raises LakeUnavailableError: The table cannot be
@@ -75,21 +75,22 @@ def merge_small_files(table: LakeTable, file_bytes: int) -> LakeTable | None:
     chosen = files_to_merge(table.files(), file_bytes, masks)
     if not chosen:
         return None
-    schema = pa.schema([f.with_nullable(True) for f in table.schema()])
-    writer = table.writer(schema, 2 * file_bytes, f"{chosen[0].partition or 0:05d}-merged")
+    schema = pa.schema([f.with_nullable(True) for f in table.schema])
+    committer = DeltaCommitter(table)
+    writer = committer.writer(schema, 2 * file_bytes, f"{chosen[0].partition or 0:05d}-merged")
     try:
         for file in chosen:
-            for rows in table.read_pieces(file, None, masks=masks):
+            for rows in table.reader.read_pieces(file, None, masks=masks):
                 writer.write(rows)
         merged = writer.close()
     except BaseException:
-        table.remove_files(writer.abandon())
+        committer.remove_files(writer.abandon())
         raise
     try:
-        table.replace(chosen, merged, information={"merged": len(chosen)})
+        committer.commit(merged, chosen, {}, information={"merged": len(chosen)}, is_change=False)
     except CommitConflictError as e:
-        if e.lasting and newest(table.location, table).version == table.version:
-            table.remove_files([f.path for f in merged])
+        if e.lasting and reopen_newest(table).version == table.version:
+            committer.remove_files([f.path for f in merged])
         e.raise_if_lasting(table.location)
         return None  # the files stay for VACUUM, because the commit has perhaps succeeded without a reply
-    return LakeTable.open(table.location, table.version + 1)
+    return DeltaSnapshot.open(table.location, table.version + 1)

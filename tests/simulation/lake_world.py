@@ -1,6 +1,6 @@
 """Lives of lake workers beside a model of the table with Delta's conflict rules.
 
-The rounds are the real ones (`TopicLake`); the log and the table are models. Each worker is a thread that runs only
+The rounds are the real ones (`LakeSync`); the log and the table are models. Each worker is a thread that runs only
 when the world lets it take its next step, so that a seed decides the whole life. Between two steps anything can happen:
 records and transactions of several producers, another worker's commit, changes by users, a crash of a worker, a sleep,
 a lost answer.
@@ -27,7 +27,7 @@ from sparklog.lake.delta_errors import CommitConflictError
 from sparklog.lake.parquet_files import DataFile
 from sparklog.lake.rules import PartitionEnds, Span, TableState
 from sparklog.lake.settings import LakeSettings
-from sparklog.lake.worker.sync import TopicLake
+from sparklog.lake.worker.sync import LakeSync
 from sparklog.log.producers.whole_transactions import Commit, atomic_ends
 
 PARTITIONS = 3
@@ -308,7 +308,7 @@ class _Worker:
         self._go.acquire()
         try:
             while not self._ended:
-                rounds = TopicLake(
+                rounds = LakeSync(
                     _Log(self._world, self.step),  # type: ignore[arg-type]
                     tables=_Tables(self._world, self.step),  # type: ignore[arg-type]
                     now_ms=lambda: 0,
@@ -325,7 +325,7 @@ class _Worker:
             self._failure = e
         self._done.release()
 
-    def _round(self, rounds: TopicLake) -> None:
+    def _round(self, rounds: LakeSync) -> None:
         self.step()
         if self._world.paused:
             return
@@ -346,8 +346,8 @@ class _Log:
         self._world = world
         self._step = step
 
-    def newest(self, name: str) -> TopicInfo:
-        return INFO
+    def ends_and_topic(self, info: TopicInfo) -> tuple[dict[int, PartitionEnds], TopicInfo]:
+        return self.ends(info), INFO
 
     def ends(self, info: TopicInfo) -> dict[int, PartitionEnds]:
         self._step()
@@ -380,6 +380,9 @@ class _Tables:
         self._world = world
         self._step = step
 
+    def committer(self, table: _Table) -> _Table:
+        return table
+
     def open(self, location: str) -> _Table:
         self._step()
         return _Table(self._world, self._step, len(self._world.versions) - 1)
@@ -393,6 +396,7 @@ class _Table:
         self._step = step
         self.version = version
 
+    @property
     def schema(self) -> pa.Schema:
         return TABLE_SCHEMA
 
@@ -402,11 +406,11 @@ class _Table:
     def files(self) -> list[str]:
         return list(self._world.versions[self.version].files)
 
-    def state(self, topic_id: str, partitions: int, *, known_version: int | None = None, known: object) -> TableState:
-        found = self._world.versions[self.version]
+    def state(self, topic_id: str, partitions: int, *, checked_version: int | None, file_offsets: object) -> TableState:
+        version = self._world.versions[self.version]
         return TableState(
-            self.version, "table", "id", dict(found.transactions), World.largest(found), found.restored_to,
-            found.doubled_by,
+            self.version, "table", "id", dict(version.transactions), World.largest(version), version.restored_to,
+            version.doubled_by,
         )  # fmt: skip
 
     def can_undo_compaction(self) -> bool:
@@ -429,11 +433,11 @@ class _Table:
             raise ViolationError(f"files of the table are removed: {named & set(paths)}")
 
     def commit(
-        self, files: list[DataFile], topic_id: str, spans: Mapping[int, Span], *, gaps: Mapping[int, Span]
+        self, added: list[DataFile], removed: list[Any], next_offsets: Mapping[int, int], *, information: Any
     ) -> None:
         self._step()
-        added = {f.path: self._world.store[f.path] for f in files}
-        self._world.commit(self.version, added, {p: span.end for p, span in spans.items()})
+        files = {f.path: self._world.store[f.path] for f in added}
+        self._world.commit(self.version, files, next_offsets)
         if self._world.choose.random() < 0.1:
             self._world.counts["lost answers"] += 1
             raise CommitConflictError("the answer is lost")

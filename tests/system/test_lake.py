@@ -35,13 +35,14 @@ from sparklog.errors import (
     LakePausedError,
     LakeUnavailableError,
 )
-from sparklog.lake.delta_snapshot import LakeTable
+from sparklog.lake.delta_commit import DeltaCommitter
+from sparklog.lake.delta_snapshot import DeltaSnapshot
 from sparklog.lake.rules import PartitionEnds
 from sparklog.lake.settings import LakeSettings
 from sparklog.lake.small_files import FILES_MIN
 from sparklog.lake.worker import verify
-from sparklog.lake.worker.sync import TopicLake
-from sparklog.lake.worker.topic_reader import LogSide
+from sparklog.lake.worker.sync import LakeSync
+from sparklog.lake.worker.topic_reader import TopicReader
 from sparklog.lake.worker.verify import verify_lake
 from sparklog.lake.worker.worker import LakeWorker
 from sparklog.types import TopicPartition
@@ -277,7 +278,7 @@ def test_a_worker_that_sleeps_after_its_read_does_not_pause_the_table(
 ) -> None:
     """The table has offsets then that the log did not have when it was asked."""
 
-    class OvertakenLog(LogSide):
+    class OvertakenLog(TopicReader):
         def ends(self, info: TopicInfo) -> dict[int, PartitionEnds]:
             found = super().ends(info)
             if not overtaken:
@@ -289,7 +290,7 @@ def test_a_worker_that_sleeps_after_its_read_does_not_pause_the_table(
     overtaken: list[bool] = []
     shared = lake_admin._cluster
     info = shared.topic(lake, refresh=True)
-    result = TopicLake(OvertakenLog(shared, 10_000)).round(info, LakeSettings.of(info.configs), nothing)
+    result = LakeSync(OvertakenLog(shared, 10_000)).round(info, LakeSettings.of(info.configs), nothing)
     assert result.is_current
     assert_table_is_log(lake_broker, lake, tmp_path / "table")
 
@@ -299,14 +300,14 @@ def test_a_lost_answer_of_a_commit_adds_no_row_twice(
 ) -> None:
     from sparklog.lake.delta_errors import CommitConflictError
 
-    commit = LakeTable.commit
+    commit = DeltaCommitter.commit
 
-    def commit_without_answer(self: LakeTable, *args: Any, **named: Any) -> None:
+    def commit_without_answer(self: DeltaCommitter, *args: Any, **named: Any) -> None:
         commit(self, *args, **named)
         raise CommitConflictError("the connection was reset")
 
     send(lake_broker, lake, range(100))
-    monkeypatch.setattr(LakeTable, "commit", commit_without_answer)
+    monkeypatch.setattr(DeltaCommitter, "commit", commit_without_answer)
     assert worker.run_once([lake]) == {}
     monkeypatch.undo()
     assert worker.run_once([lake]) == {}
@@ -642,9 +643,10 @@ def test_rows_that_are_missing_beside_appends_of_others_are_a_problem(
     send(lake_broker, lake, range(20), partition=1)
     assert worker.run_once([lake]) == {}
     write_deltalake(path, pa.table({"n": pa.array([None], pa.int64())}), mode="append", schema_mode="merge")
-    table = LakeTable.open(str(path))
+    table = DeltaSnapshot.open(str(path))
     assert table is not None
-    table.replace([f for f in table.files() if f.partition == 0], [], information={})
+    removed = [f for f in table.files() if f.partition == 0]
+    DeltaCommitter(table).commit([], removed, {}, information={}, is_change=False)
     checked = verify_lake(lake_admin, lake)
     assert checked.problems == ["partition 0 lacks 20 rows, the first at offset 0"]
     DeltaTable(path).delete("n = 3")
@@ -788,8 +790,6 @@ def test_files_of_a_compaction_that_doubles_rows_of_a_partitioned_table_are_take
     lake_broker: LocalBroker, lake_admin: Admin, worker: LakeWorker, topic: str, tmp_path: Path
 ) -> None:
     """The table's log encodes the paths of other writers once more than the file system has them."""
-    from sparklog.lake.delta_snapshot import LakeTable
-
     location = str(tmp_path / "table")
     lake_admin.create_topic(topic, partitions=1, schema="n BIGINT, zone STRING")
     lake_admin.enable_lake(topic, location=location, partition_by=["zone"])
@@ -798,9 +798,9 @@ def test_files_of_a_compaction_that_doubles_rows_of_a_partitioned_table_are_take
             producer.send_batch(topic, pa.table({"n": [n], "zone": ["a b/ü=100%"]})).result(60)
             assert worker.run_once([topic]) == {}
     DeltaTable(location).optimize.compact()
-    table = LakeTable.open(location)
+    table = DeltaSnapshot.open(location)
     assert table is not None
-    table.undo_compaction()
+    DeltaCommitter(table).undo_compaction()
     assert sorted(DeltaTable(location).to_pyarrow_table().column("n").to_pylist()) == [0, 1]
     assert_table_is_log(lake_broker, topic, tmp_path / "table")
 
@@ -821,15 +821,15 @@ def test_other_writers_in_every_commit_are_an_error_that_is_tried_again(
 ) -> None:
     from sparklog.lake.delta_errors import CommitConflictError
 
-    def refuse(self: LakeTable, *args: Any, **named: Any) -> None:
-        DeltaTable(tmp_path / "table").alter.set_table_description(f"after {self.version}")
+    def refuse(self: DeltaCommitter, *args: Any, **named: Any) -> None:
+        DeltaTable(tmp_path / "table").alter.set_table_description(f"after {self.table.version}")
         raise CommitConflictError("overtaken")
 
     send(lake_broker, lake, range(10))
     shared = lake_admin._cluster
     info = shared.topic(lake, refresh=True)
-    rounds = TopicLake(LogSide(shared, 10_000), pause_s=lambda _: None)
-    monkeypatch.setattr(LakeTable, "commit", refuse)
+    rounds = LakeSync(TopicReader(shared, 10_000), pause_s=lambda _: None)
+    monkeypatch.setattr(DeltaCommitter, "commit", refuse)
     with pytest.raises(LakeUnavailableError, match="conflicted with other writers"):
         rounds.round(info, LakeSettings.of(info.configs), lambda _: None)
     monkeypatch.undo()

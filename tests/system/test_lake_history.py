@@ -26,9 +26,9 @@ from sparklog.errors import (
     LakePausedError,
     LakeUnavailableError,
 )
-from sparklog.lake.delta_snapshot import LakeTable
+from sparklog.lake.delta_snapshot import DeltaSnapshot
 from sparklog.lake.history import History
-from sparklog.lake.worker import sync, topic_reader
+from sparklog.lake.worker import topic_reader, upsert_round
 from sparklog.lake.worker.verify import verify_lake
 from sparklog.lake.worker.worker import LakeWorker
 from sparklog.query.session import SqlSession
@@ -184,7 +184,7 @@ def test_sql_reads_texts_of_table_and_log_as_one(
             producer.send_batch(topic, part)
         if len(part) == 2_000:
             assert worker.run_once([topic]) == {}
-    table = LakeTable.open(str(tmp_path / "table"))
+    table = DeltaSnapshot.open(str(tmp_path / "table"))
     assert table is not None
     info = lake_admin._cluster.topic(topic)
     history = History(table, topic, info.topic_id, 1)
@@ -466,9 +466,10 @@ def test_deletion_vectors_are_applied_or_stop_an_upserted_table(
             assert "has a deletion vector" in errors[topic]
         lake_admin.rebuild_lake(topic)
         assert worker.run_once([topic]) == {}
-        table = LakeTable.open(str(location))
+        table = DeltaSnapshot.open(str(location))
         assert table is not None
-        found = sum(table.read_file(file, ["n"]).num_rows for file in table.files())
+        masks = table.deletion_masks()
+        found = sum(table.reader.read_file(file, ["n"], masks=masks).num_rows for file in table.files())
         assert found == (11 if mode == "append" else 10)
         lake_admin.disable_lake(topic)
 
@@ -495,7 +496,7 @@ def test_changes_of_a_round_have_a_size(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A backlog goes in several commits; with transactions in one, because a cut would show a part of one."""
-    monkeypatch.setattr(sync, "UPSERT_BYTES_PER_ROUND", 1_000)
+    monkeypatch.setattr(upsert_round, "UPSERT_BYTES_PER_ROUND", 1_000)
     monkeypatch.setattr(topic_reader, "WRITE_ROWS", 50)
     for transactional_id in (None, "changes"):
         topic = topic_name()

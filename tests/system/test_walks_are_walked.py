@@ -51,6 +51,7 @@ import sitecustomize
 import sparklog
 from pyspark.sql.types import BinaryType, StructField, StructType
 from pyspark_sparklog.sink.writer import batch_writer
+from sparklog.lake.worker.worker import LakeWorker
 
 def mark(heading):
     sitecustomize.OUT.write(f"{time.monotonic_ns()} mark {heading}\\n")
@@ -83,6 +84,12 @@ with sparklog.start_local() as broker, sparklog.Admin(broker.bootstrap_servers) 
         writer.commit([writer.write(iter([pa.record_batch({"value": [b"row"]})]))])
         mark("")
     assert sparklog.read_table(broker.bootstrap_servers, "t").num_rows == 7
+    admin.enable_lake("t", location="table")
+    worker = LakeWorker(broker.bootstrap_servers)
+    mark("A round of the lake")
+    assert worker.run_once(["t"]) == {}
+    mark("")
+    worker.close()
 """
 TWO_BROKERS = """
 import time

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import ast
 import re
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from tests.unit.walks import PAGE, ROOT, rows, walks
+from tests.unit.lake.model_log import ModelLog, settings_at, sync_of
+from tests.unit.walks import PAGE, ROOT, count_returns, rows, walks
 
 MODULES_MAX = 10
 CREATE_TOPIC_MODULES_MAX = 10
+LAKE_RETURNS_MAX = 20
 THREAD_ROWS_MAX = 25
 
 
@@ -25,7 +29,7 @@ def defined(tree: ast.Module) -> set[str]:
     return names
 
 
-def test_six_walks_of_few_modules() -> None:
+def test_seven_walks_of_few_modules() -> None:
     assert {heading: len(tables) for heading, tables in walks().items()} == {
         "A produced batch": 3,
         "A fetch": 3,
@@ -33,6 +37,7 @@ def test_six_walks_of_few_modules() -> None:
         "A commit of the Spark sink": 7,
         "A replica fetch": 4,
         "Creating a topic": 5,
+        "A round of the lake": 3,
     }
     for table in [table for tables in walks().values() for table in tables]:
         assert [row.number for row in table] == list(range(1, len(table) + 1))
@@ -44,6 +49,19 @@ def test_a_topic_passes_few_modules() -> None:
     client, asked, controller, *stored = walks()["Creating a topic"]
     for table in (client, [*asked, *controller], *stored):
         assert len({row.module for row in table}) <= CREATE_TOPIC_MODULES_MAX
+
+
+def test_the_reader_of_a_round_of_the_lake_returns_to_few_modules(tmp_path: Path) -> None:
+    """The round is a real one, of a table that exists; a model stands in the place of the log."""
+    log, settings = ModelLog(pa.schema([("id", pa.int64())])), settings_at(tmp_path / "table")
+    log.rows[0] = [{"id": 1}]
+    sync, info = sync_of(log), log.newest()
+    sync.round(info, settings, lambda _: None)
+    log.rows[0].append({"id": 2})
+    modules = {row.module: row.module for table in walks()["A round of the lake"] for row in table}
+    model = Path(ModelLog.ends.__code__.co_filename).relative_to(ROOT).as_posix()
+    modules[model] = "sparklog/lake/worker/topic_reader.py"
+    assert 0 < count_returns(lambda: sync.round(info, settings, lambda _: None), modules) <= LAKE_RETURNS_MAX
 
 
 @pytest.mark.parametrize(("module", "function"), sorted({row[1:] for row in rows()}))

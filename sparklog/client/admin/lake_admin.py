@@ -19,8 +19,10 @@ from sparklog.errors import (
     SparklogError,
 )
 from sparklog.lake.columns import check_columns, check_key_partitions, check_partition_by, table_schema
-from sparklog.lake.delta_errors import CommitConflictError
-from sparklog.lake.delta_snapshot import LakeTable, normal_location, require_deltalake
+from sparklog.lake.delta_commit import DeltaCommitter
+from sparklog.lake.delta_errors import CommitConflictError, require_deltalake
+from sparklog.lake.delta_snapshot import DeltaSnapshot
+from sparklog.lake.location import normal_location
 from sparklog.lake.rewrite import rewrite_wider
 from sparklog.lake.rules import check_table
 from sparklog.lake.settings import LakeSettings
@@ -106,14 +108,14 @@ def enable_lake(
     if info.name in INTERNAL_TOPICS:
         raise InvalidConfigError(f"topic {info.name!r} is internal and cannot have a Delta table")
     require_deltalake()
-    known = LakeSettings.of(info.configs, info.broker_defaults)
+    before = LakeSettings.of(info.configs, info.broker_defaults)
     place = normal_location(location)
-    if known.location and normal_location(known.location) != place:
+    if before.location and normal_location(before.location) != place:
         raise InvalidConfigError(
-            f"topic {info.name!r} has its Delta table at {known.location}; use 'sparklog lake disable {info.name}' "
+            f"topic {info.name!r} has its Delta table at {before.location}; use 'sparklog lake disable {info.name}' "
             "before another location"
         )
-    given: dict[str, object | None] = {
+    changes: dict[str, object | None] = {
         "lake.location": place,
         "lake.mode": mode,
         "lake.commit.interval.ms": interval_ms,
@@ -121,18 +123,18 @@ def enable_lake(
         "lake.partition.by": ",".join(partition_by) or None,
         "lake.paused": None,
     }
-    settings = LakeSettings.of({n: v for n, v in given.items() if v is not None}, info.broker_defaults)
+    settings = LakeSettings.of({n: v for n, v in changes.items() if v is not None}, info.broker_defaults)
     schema = table_schema(info.schema, is_envelope=info.is_envelope)
     check_columns(schema)
     check_partition_by(settings.table_partitions, schema)
     if settings.is_upsert:
         _check_upsert(info, settings, schema)
-    table: LakeTable | None
+    table: DeltaSnapshot | None
     try:
         table = open_or_create(info.name, info.topic_id, settings, schema)
     except CommitConflictError as e:
         e.raise_if_lasting(place)
-        table = LakeTable.open(place)
+        table = DeltaSnapshot.open(place)
     if table is None or table.topic_id != info.topic_id:
         raise InvalidConfigError(
             f"the Delta table at {place} does not belong to topic {info.name!r} (id {info.topic_id}); "
@@ -149,7 +151,7 @@ def enable_lake(
             f"and partition columns ask for {', '.join(settings.table_partitions) or 'nothing'}; choose an empty "
             "location"
         )
-    alter(info.name, {**given, "lake.mode": settings.mode, "lake.table.id": table.table_id})
+    alter(info.name, {**changes, "lake.mode": settings.mode, "lake.table.id": table.table_id})
 
 
 def _check_upsert(info: TopicInfo, settings: LakeSettings, schema: pa.Schema) -> None:
@@ -188,7 +190,7 @@ def resume_from_table(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> Non
     starts = _starts(cluster, info, timeout_ms)
     for _ in range(ATTEMPTS):
         table = _own_table(info, settings)
-        state = table.state(info.topic_id, info.partitions, known={})
+        state = table.state(info.topic_id, info.partitions, file_offsets={})
         offsets = {p: state.largest_offsets[p] + 1 if p in state.largest_offsets else starts[p] for p in starts}
         for partition, offset in offsets.items():
             if offset < starts[partition]:
@@ -198,7 +200,7 @@ def resume_from_table(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> Non
                     "without them"
                 )
         try:
-            table.reset(table.schema(), info.topic_id, offsets, keep_rows=True)
+            DeltaCommitter(table).reset(offsets)
         except CommitConflictError as e:
             e.raise_if_lasting(table.location)
             continue
@@ -214,7 +216,7 @@ def rebuild_lake(cluster: Cluster, info: TopicInfo, alter: AlterTopic, timeout_m
     starts = _starts(cluster, info, timeout_ms)
     place = normal_location(settings.location)
     for _ in range(ATTEMPTS):
-        table = LakeTable.open(place)
+        table = DeltaSnapshot.open(place)
         if table is None:
             alter(info.name, {"lake.table.id": None, "lake.paused": None})
             return
@@ -224,7 +226,7 @@ def rebuild_lake(cluster: Cluster, info: TopicInfo, alter: AlterTopic, timeout_m
                 "use another location"
             )
         try:
-            table.reset(schema, info.topic_id, starts, keep_rows=False)
+            DeltaCommitter(table).reset(starts, schema)
         except CommitConflictError as e:
             e.raise_if_lasting(table.location)
             continue
@@ -237,7 +239,7 @@ def widen_table(info: TopicInfo, alter: AlterTopic) -> None:
     """Write the rows of a topic's Delta table again with wider columns; see `Admin.rebuild_lake`."""
     settings = settings_with_lake(info)
     table = _own_table(info, settings)
-    check_table(table.state(info.topic_id, info.partitions, known={}), info.topic_id, settings.table_id)
+    check_table(table.state(info.topic_id, info.partitions, file_offsets={}), info.topic_id, settings.table_id)
     table.check_features(is_upsert=settings.is_upsert)
     schema = table_schema(info.schema, is_envelope=info.is_envelope)
     if not rewrite_wider(table, schema, settings.file_size_bytes):
@@ -248,8 +250,8 @@ def widen_table(info: TopicInfo, alter: AlterTopic) -> None:
     alter(info.name, {"lake.paused": None})
 
 
-def _own_table(info: TopicInfo, settings: LakeSettings) -> LakeTable:
-    table = LakeTable.open(normal_location(settings.location))
+def _own_table(info: TopicInfo, settings: LakeSettings) -> DeltaSnapshot:
+    table = DeltaSnapshot.open(normal_location(settings.location))
     if table is None or table.topic_id != info.topic_id:
         raise LakePausedError(
             f"topic {info.name!r} has no table at {settings.location}; use 'sparklog lake rebuild {info.name}'"
@@ -259,8 +261,8 @@ def _own_table(info: TopicInfo, settings: LakeSettings) -> LakeTable:
 
 def _starts(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> dict[int, int]:
     tps = [TopicPartition(info.name, p) for p in range(info.partitions)]
-    found = list_offsets(cluster, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=timeout_ms)
-    return {tp.partition: found[tp].offset for tp in tps}
+    starts = list_offsets(cluster, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=timeout_ms)
+    return {tp.partition: starts[tp].offset for tp in tps}
 
 
 def describe_lake(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> LakeDescription:
@@ -275,14 +277,14 @@ def describe_lake(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> LakeDes
     last_commit_ms = 0 if report is None else report.last_commit_ms
     counts: dict[int, int] = {}
     try:
-        table = LakeTable.open(normal_location(settings.location))
+        table = DeltaSnapshot.open(normal_location(settings.location))
         if table is None:
             error = error or f"no Delta table found at {settings.location}"
         elif table.topic_id == info.topic_id:
             offsets |= table.next_offsets(info.topic_id, info.partitions)
-            found = table.files()
-            version, files = table.version, len(found)
-            for file in found:
+            table_files = table.files()
+            version, files = table.version, len(table_files)
+            for file in table_files:
                 if file.partition is not None:
                     counts[file.partition] = counts.get(file.partition, 0) + 1
             commit = table.last_commit()
@@ -345,10 +347,10 @@ def read_reports(cluster: Cluster, topics: Iterable[str], *, timeout_ms: int) ->
     """Return the newest reports about topics, from all brokers that answer."""
     names = list(topics)
     deadline = Deadline(timeout_ms)
-    found: dict[str, LakeReport] = {}
+    reports: dict[str, LakeReport] = {}
     newest_ms: dict[str, int] = {}
     if not names:
-        return found
+        return reports
     for endpoint in cluster.brokers(timeout_ms=deadline.left_ms()):
         try:
             answer = cluster.request(
@@ -363,19 +365,19 @@ def read_reports(cluster: Cluster, topics: Iterable[str], *, timeout_ms: int) ->
                 raise
             continue  # the next offsets of the partitions that it leads are missing then
         for lake in answer.lakes:
-            known = found.get(lake.topic)
-            offsets = dict(known.next_offsets) if known is not None else {}
+            earlier = reports.get(lake.topic)
+            offsets = dict(earlier.next_offsets) if earlier is not None else {}
             offsets |= {o.partition: o.next_offset for o in lake.offsets}
-            if known is None or lake.reported_ms >= newest_ms[lake.topic]:
+            if earlier is None or lake.reported_ms >= newest_ms[lake.topic]:
                 newest_ms[lake.topic] = lake.reported_ms
-                found[lake.topic] = LakeReport(
+                reports[lake.topic] = LakeReport(
                     offsets, lake.as_of_ms, lake.version, lake.files, lake.last_commit_ms, lake.error
                 )
             else:
-                found[lake.topic] = LakeReport(
-                    offsets, known.as_of_ms, known.version, known.files, known.last_commit_ms, known.error
+                reports[lake.topic] = LakeReport(
+                    offsets, earlier.as_of_ms, earlier.version, earlier.files, earlier.last_commit_ms, earlier.error
                 )
-    return found
+    return reports
 
 
 def report_lake(

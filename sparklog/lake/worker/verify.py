@@ -13,7 +13,9 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import LakePausedError, SparklogError
-from sparklog.lake.delta_snapshot import LakeTable, TableFile, dropped, normal_location
+from sparklog.lake.delta_reader import TableFile
+from sparklog.lake.delta_snapshot import DeltaSnapshot, table_dropped_error
+from sparklog.lake.location import normal_location
 from sparklog.lake.rules import check_table
 from sparklog.lake.settings import LakeSettings
 from sparklog.types import READ_COMMITTED, TopicPartition
@@ -49,9 +51,9 @@ def verify_lake(admin: Admin, topic: str, *, full: bool = False) -> LakeVerifica
     info = shared.topic(topic, refresh=True)
     settings = settings_with_lake(info)
     location = normal_location(settings.location)
-    table = LakeTable.open(location)
+    table = DeltaSnapshot.open(location)
     if table is None:
-        raise dropped(location, settings.table_id)
+        raise table_dropped_error(location, settings.table_id)
     check = _Check(shared, info, settings, table, full=full)
     check.run()
     return LakeVerification(topic, table.version, len(check.files), check.rows, check.problems, check.remarks)
@@ -59,7 +61,7 @@ def verify_lake(admin: Admin, topic: str, *, full: bool = False) -> LakeVerifica
 
 class _Check:
     def __init__(
-        self, cluster: Cluster, info: TopicInfo, settings: LakeSettings, table: LakeTable, *, full: bool
+        self, cluster: Cluster, info: TopicInfo, settings: LakeSettings, table: DeltaSnapshot, *, full: bool
     ) -> None:
         self._cluster = cluster
         self._info = info
@@ -74,9 +76,8 @@ class _Check:
         self._rows_of_others = 0
 
     def run(self) -> None:
-        known: dict[str, dict[int, int]] = {}
         try:
-            state = self._table.state(self._info.topic_id, self._info.partitions, known=known)
+            state = self._table.state(self._info.topic_id, self._info.partitions, file_offsets={})
             check_table(state, self._info.topic_id, self._settings.table_id)
         except LakePausedError as e:
             self._problem(str(e))
@@ -84,7 +85,7 @@ class _Check:
         for file in self.files:
             try:
                 if self._full:
-                    self._table.check_checksums(file)
+                    self._table.reader.check_checksums(file)
                 self._check_file(file, masks)
             except SparklogError as e:
                 self._problem(str(e))
@@ -101,7 +102,8 @@ class _Check:
             self.problems.append(text)
 
     def _check_file(self, file: TableFile, masks: dict[str, np.ndarray]) -> None:
-        whole = self._table.read_file(file, ["_partition", "_offset"], apply_deletions=False)
+        reader = self._table.reader
+        whole = reader.read_file(file, ["_partition", "_offset"], masks={})
         if file.rows is not None and file.rows != whole.num_rows:
             self._problem(f"file {file.path} has {whole.num_rows} rows, its statistics say {file.rows}")
         own = whole.drop_null()
@@ -113,7 +115,7 @@ class _Check:
                     f"file {file.path} has offsets {low} to {high}, its statistics say {file.first_offset} to "
                     f"{file.last_offset}"
                 )
-        rows = self._table.read_file(file, ["_partition", "_offset"], masks=masks) if masks else whole
+        rows = reader.read_file(file, ["_partition", "_offset"], masks=masks) if masks else whole
         self.rows += rows.num_rows
         positions = rows.drop_null()
         self._rows_of_others += rows.num_rows - positions.num_rows
@@ -126,15 +128,15 @@ class _Check:
             self._offsets.setdefault(int(partition), []).append(offsets[partitions == partition])
 
     def _check_partition(self, partition: int, next_offset: int | None) -> None:
-        found = np.sort(np.concatenate(self._offsets.get(partition, [np.empty(0, np.int64)])))
-        twice = found[1:][found[1:] == found[:-1]]
+        offsets = np.sort(np.concatenate(self._offsets.get(partition, [np.empty(0, np.int64)])))
+        twice = offsets[1:][offsets[1:] == offsets[:-1]]
         if len(twice):
             self._problem(f"partition {partition} has offset {twice[0]} more than once, as {len(twice) - 1} others")
         if next_offset is None or partition >= self._info.partitions:
-            if len(found):
-                self._problem(f"partition {partition} has {len(found)} rows, but no transaction")
+            if len(offsets):
+                self._problem(f"partition {partition} has {len(offsets)} rows, but no transaction")
             return
-        above = found[found >= next_offset]
+        above = offsets[offsets >= next_offset]
         if len(above):
             self._problem(f"partition {partition} has offset {above[-1]}, its transaction ends before {next_offset}")
         if self._settings.is_upsert:
@@ -150,8 +152,8 @@ class _Check:
                     self._problem(f"partition {partition} of the log cannot be read: {e}")
                     return
                 # retention has deleted records that this check was reading
-        missing = np.setdiff1d(expected, found)
-        foreign = np.setdiff1d(found[found >= start], expected)
+        missing = np.setdiff1d(expected, offsets)
+        foreign = np.setdiff1d(offsets[offsets >= start], expected)
         if len(missing):
             text = f"partition {partition} lacks {len(missing)} rows, the first at offset {missing[0]}"
             changes = sorted({o for o in self._table.operations() if o.upper().startswith(USER_CHANGES)})
@@ -184,8 +186,8 @@ class _Check:
             columns=[column],
             isolation=READ_COMMITTED,
         )
-        found = [batch.offsets() for batch in batches]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        offsets = [batch.offsets() for batch in batches]
+        return np.concatenate(offsets) if offsets else np.empty(0, np.int64)
 
 
 def _width(column: pa.Field) -> int:

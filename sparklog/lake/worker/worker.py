@@ -30,11 +30,12 @@ from sparklog.errors import (
     one_line,
 )
 from sparklog.lake.delta_errors import lasting_cause
-from sparklog.lake.delta_snapshot import LakeTable, normal_location
+from sparklog.lake.delta_snapshot import DeltaSnapshot
+from sparklog.lake.location import normal_location
 from sparklog.lake.settings import LakeSettings
 from sparklog.lake.small_files import merge_small_files
-from sparklog.lake.worker.sync import RoundResult, TopicLake
-from sparklog.lake.worker.topic_reader import LogSide
+from sparklog.lake.worker.sync import LakeSync, RoundResult
+from sparklog.lake.worker.topic_reader import TopicReader
 from sparklog.security.client_security import Security
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ SESSION_TIMEOUT_MS = 10_000
 
 
 class _Topic(Struct):
-    lake: TopicLake
+    sync: LakeSync
     topic_id: str
     seen: dict[int, int] | None = None
     """Next offsets in the table after this worker's last round or last look; None before both."""
@@ -106,12 +107,12 @@ class LakeWorker:
         topics. None: all topics with a table. Returns the error of each topic that failed, is paused or has no table,
         by name."""
         errors: dict[str, str] = {}
-        wanted = self.lake_topics()
-        for name in sorted(wanted if topics is None else topics):
-            if name not in wanted:
+        with_table = self.lake_topics()
+        for name in sorted(with_table if topics is None else topics):
+            if name not in with_table:
                 errors[name] = f"topic {name!r} has no Delta table; use 'sparklog lake enable {name} --location URL'"
                 continue
-            info, settings = wanted[name]
+            info, settings = with_table[name]
             if settings.paused:
                 errors[name] = f"paused: {settings.paused}"
                 continue
@@ -124,10 +125,10 @@ class LakeWorker:
                 if result.is_complete:
                     self._merge(settings, result.version)
                     break
-                found = self.lake_topics([name]).get(name)
-                if found is None:
+                newest = self.lake_topics([name]).get(name)
+                if newest is None:
                     break
-                info, settings = found
+                info, settings = newest
         return errors
 
     # -- continuously
@@ -138,14 +139,14 @@ class LakeWorker:
         consumer: Consumer | None = None
         subscribed: list[str] = []
         look_s = float("-inf")
-        known: dict[str, tuple[TopicInfo, LakeSettings]] = {}
+        topics: dict[str, tuple[TopicInfo, LakeSettings]] = {}
         try:
             while not self._stop.is_set():
                 try:
                     if self._clock_s() - look_s >= FIND_TOPICS_S:
-                        known, look_s = self.lake_topics(), self._clock_s()
-                        if sorted(known) != subscribed:
-                            subscribed = sorted(known)
+                        topics, look_s = self.lake_topics(), self._clock_s()
+                        if sorted(topics) != subscribed:
+                            subscribed = sorted(topics)
                             consumer = self._subscribed(consumer, subscribed)
                     owned = self._owned(consumer)
                 except SparklogError as e:
@@ -154,26 +155,26 @@ class LakeWorker:
                     logger.warning("the lake worker waits for the brokers: %s", e)
                     self._stop.wait(FAILURE_PAUSE_S)
                     continue
-                if not self._work(known, owned):
+                if not self._work(topics, owned):
                     self._stop.wait(POLL_MS / 1000)
         finally:
             if consumer is not None:
                 consumer.close(autocommit=False)
 
-    def _work(self, known: dict[str, tuple[TopicInfo, LakeSettings]], owned: set[str]) -> bool:
+    def _work(self, topics: dict[str, tuple[TopicInfo, LakeSettings]], owned: set[str]) -> bool:
         """Run the rounds that are due. Returns True if a round ran, successfully or not."""
         worked = False
-        for name in sorted(known):
-            topic = self._topic(known[name][0])
+        for name in sorted(topics):
+            topic = self._topic(topics[name][0])
             if self._stop.is_set() or topic.due_s > self._clock_s():
                 continue
-            if name not in owned and self._is_served(*known[name], topic):
+            if name not in owned and self._is_served(*topics[name], topic):
                 continue
-            found = self.lake_topics([name]).get(name)
-            if found is None or found[1].paused:
+            newest = self.lake_topics([name]).get(name)
+            if newest is None or newest[1].paused:
                 topic.due_s = self._clock_s() + FAILURE_PAUSE_S
                 continue
-            info, settings = found
+            info, settings = newest
             topic = self._topic(info)
             began_s = self._clock_s()
             worked = True
@@ -189,7 +190,7 @@ class LakeWorker:
             topic.rounds += 1
             if result.offsets and topic.rounds % MERGE_ROUNDS == 0:
                 self._merge(settings, result.version)
-        for name in self._topics.keys() - known.keys():
+        for name in self._topics.keys() - topics.keys():
             del self._topics[name]
         return worked
 
@@ -199,12 +200,12 @@ class LakeWorker:
         interval_s = settings.commit_interval_ms / 1000
         topic.due_s = self._clock_s() + STANDBY_INTERVALS * interval_s
         try:
-            found = topic.lake.next_offsets(info, settings)
+            offsets = topic.sync.next_offsets(info, settings)
         except SparklogError as e:
             logger.info("topic %s: the state of its Delta table cannot be read: %s", info.name, e)
             return True
-        before, topic.seen = topic.seen, found
-        return before is None or found != before
+        before, topic.seen = topic.seen, offsets
+        return before is None or offsets != before
 
     def _subscribed(self, consumer: Consumer | None, topics: list[str]) -> Consumer | None:
         if not topics:
@@ -241,7 +242,7 @@ class LakeWorker:
 
     def lake_topics(self, names: Iterable[str] | None = None) -> dict[str, tuple[TopicInfo, LakeSettings]]:
         """Return the topics with a Delta table. `names`: names of topics to look at. None: all."""
-        found: dict[str, tuple[TopicInfo, LakeSettings]] = {}
+        topics: dict[str, tuple[TopicInfo, LakeSettings]] = {}
         for name in self._admin.list_topics() if names is None else names:
             try:
                 info = self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms)
@@ -249,20 +250,20 @@ class LakeWorker:
             except (UnknownTopicOrPartitionError, InvalidConfigError):
                 continue  # deleted meanwhile, or with a setting that is out of bounds
             if settings.location:
-                found[name] = info, settings
-        return found
+                topics[name] = info, settings
+        return topics
 
     def _topic(self, info: TopicInfo) -> _Topic:
-        known = self._topics.get(info.name)
-        if known is None or known.topic_id != info.topic_id:
-            lake = TopicLake(LogSide(self._cluster, self._timeout_ms))
-            known = self._topics[info.name] = _Topic(lake, info.topic_id)
-        return known
+        topic = self._topics.get(info.name)
+        if topic is None or topic.topic_id != info.topic_id:
+            sync = LakeSync(TopicReader(self._cluster, self._timeout_ms))
+            topic = self._topics[info.name] = _Topic(sync, info.topic_id)
+        return topic
 
     def _round(self, info: TopicInfo, settings: LakeSettings, topic: _Topic) -> RoundResult | None:
         """Run one round. Returns None if it failed; the reason is in `topic.error`."""
         try:
-            result = topic.lake.round(info, settings, lambda table_id: self._note(info.name, table_id))
+            result = topic.sync.round(info, settings, lambda table_id: self._note(info.name, table_id))
         except LakePausedError as e:
             topic.error = str(e)
             self._report(info, {}, error=topic.error)
@@ -321,7 +322,7 @@ class LakeWorker:
             return
         reach("lake.before-merge")
         try:
-            table = LakeTable.open(normal_location(settings.location), version)
+            table = DeltaSnapshot.open(normal_location(settings.location), version)
             for _ in range(MERGES_AT_ONCE):
                 if table is None:
                     return

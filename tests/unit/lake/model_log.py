@@ -13,7 +13,7 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.format.schema import TIMESTAMP_TYPE
 from sparklog.lake.rules import PartitionEnds, Span
 from sparklog.lake.settings import LakeSettings
-from sparklog.lake.worker.sync import RoundResult, TopicLake
+from sparklog.lake.worker.sync import LakeSync, RoundResult
 
 TOPIC_ID = "topic-id"
 
@@ -29,6 +29,9 @@ class ModelLog:
 
     def newest(self, name: str = "topic") -> TopicInfo:
         return TopicInfo(name, TOPIC_ID, "typed", self.partitions, 0, {0: self.schema}, self.keys, None, {}, 0, ())
+
+    def ends_and_topic(self, info: TopicInfo) -> tuple[dict[int, PartitionEnds], TopicInfo]:
+        return self.ends(info), self.newest(info.name)
 
     def ends(self, info: TopicInfo) -> dict[int, PartitionEnds]:
         return {p: PartitionEnds(0, len(rows), len(rows)) for p, rows in self.rows.items()}
@@ -60,7 +63,11 @@ def settings_at(path: Path, **others: object) -> LakeSettings:
     return LakeSettings.of({"lake.location": str(path), **given})
 
 
+def sync_of(log: ModelLog) -> LakeSync:
+    """Return the rounds of a new worker."""
+    return LakeSync(log, now_ms=lambda: 0, pause_s=lambda _: None)  # type: ignore[arg-type]
+
+
 def run_round(log: ModelLog, settings: LakeSettings) -> RoundResult:
     """Run one round of a new worker."""
-    lake = TopicLake(log, now_ms=lambda: 0, pause_s=lambda _: None)  # type: ignore[arg-type]
-    return lake.round(log.newest(), settings, lambda _: None)
+    return sync_of(log).round(log.newest(), settings, lambda _: None)

@@ -11,7 +11,7 @@ import pytest
 
 from sparklog.errors import LakeUnavailableError
 from sparklog.lake import parquet_checks
-from sparklog.lake.delta_snapshot import LakeTable
+from sparklog.lake.delta_snapshot import DeltaSnapshot
 from sparklog.lake.history import open_history
 from sparklog.lake.parquet_checks import DATA_CRC, FOOTER_CRC, CheckedFooters, open_parquet
 from tests.unit.lake.model_log import TOPIC_ID, ModelLog, run_round, settings_at
@@ -31,7 +31,7 @@ class Table:
         self.settings = settings_at(path)
         run_round(self.log, self.settings)
         (self.file,) = path.glob("*.parquet")
-        table = LakeTable.open(str(path))
+        table = DeltaSnapshot.open(str(path))
         assert table is not None
         self.table = table
 
@@ -50,7 +50,7 @@ class Table:
 
     def check(self) -> None:
         (file,) = self.table.files()
-        self.table.check_checksums(file)
+        self.table.reader.check_checksums(file)
 
 
 def test_verify_reports_a_flipped_bit_and_no_reader_sees_another_value(

@@ -14,8 +14,9 @@ from deltalake import DeltaTable
 
 from sparklog.environment import fault_points
 from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError
+from sparklog.lake.delta_commit import DeltaCommitter
 from sparklog.lake.delta_errors import CommitConflictError, check_clear_text, lasting_cause, text_of
-from sparklog.lake.delta_snapshot import LakeTable
+from sparklog.lake.delta_snapshot import DeltaSnapshot
 from sparklog.lake.worker.worker import LakeWorker, _Topic
 from tests.support.cases import for_each
 from tests.unit.lake.model_log import ModelLog, run_round, settings_at
@@ -69,7 +70,7 @@ def test_an_endpoint_without_tls_names_the_variable(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9000")
     check_clear_text("/a/directory")
     with pytest.raises(InvalidConfigError, match="AWS_ALLOW_HTTP=true"):
-        LakeTable.open("s3://bucket/table")
+        DeltaSnapshot.open("s3://bucket/table")
     monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
     check_clear_text("s3://bucket/table")
     monkeypatch.delenv("AWS_ALLOW_HTTP")
@@ -127,10 +128,10 @@ def test_a_commit_that_fails_without_another_writer_pauses_with_its_text(
     log = ModelLog(SCHEMA)
     log.rows[0] = [{"id": 1, "n": 1}]
 
-    def fail(self: LakeTable, *args: object, **named: object) -> None:
+    def fail(self: DeltaCommitter, *args: object, **named: object) -> None:
         raise CommitConflictError("the moon is full")
 
-    monkeypatch.setattr(LakeTable, "commit", fail)
+    monkeypatch.setattr(DeltaCommitter, "commit", fail)
     with pytest.raises(LakePausedError, match="no other writer has committed: the moon is full"):
         run_round(log, settings_at(tmp_path / "table"))
 
@@ -141,13 +142,13 @@ def test_a_commit_that_succeeded_before_its_error_keeps_its_files(
     """A full disk can fail the checkpoint after the commit."""
     log, path = ModelLog(SCHEMA), tmp_path / "table"
     log.rows[0] = [{"id": 1, "n": 1}]
-    commit = LakeTable.commit
+    commit = DeltaCommitter.commit
 
-    def fail(self: LakeTable, *args: Any, **named: Any) -> None:
+    def fail(self: DeltaCommitter, *args: Any, **named: Any) -> None:
         commit(self, *args, **named)
         raise CommitConflictError(FULL, "the disk is full")
 
-    monkeypatch.setattr(LakeTable, "commit", fail)
+    monkeypatch.setattr(DeltaCommitter, "commit", fail)
     assert run_round(log, settings_at(path)).next_offsets == {0: 1}
     assert DeltaTable(path).to_pyarrow_table().num_rows == 1
 
@@ -180,14 +181,14 @@ def test_files_of_an_upsert_that_another_writer_overtook_are_removed(
     log.rows[0] = [{"id": 1, "n": 1}, {"id": 2, "n": 1}]
     run_round(log, settings)
     log.rows[0].append({"id": 1, "n": 2})
-    merge, overtaken = LakeTable.merge, [0, 1, 2]
+    commit, overtaken = DeltaCommitter.commit, [0, 1, 2]
 
-    def overtake(self: LakeTable, *args: Any, **named: Any) -> None:
+    def overtake(self: DeltaCommitter, *args: Any, **named: Any) -> None:
         if overtaken:
             DeltaTable(path).alter.set_table_description(f"turn {overtaken.pop()}")
-        merge(self, *args, **named)
+        commit(self, *args, **named)
 
-    monkeypatch.setattr(LakeTable, "merge", overtake)
+    monkeypatch.setattr(DeltaCommitter, "commit", overtake)
     run_round(log, settings)
     assert not overtaken
     assert len(files(path)) == 2  # the first file, and the one that has replaced it

@@ -13,7 +13,6 @@ from sparklog.lake.rules import (
     after_failed_commit,
     check_table,
     is_cut_short,
-    may_undo_compaction,
     plan_round,
 )
 
@@ -48,10 +47,10 @@ def test_a_table_that_is_not_sound_pauses() -> None:
 
 
 def test_only_a_compaction_that_is_the_newest_version_is_undone() -> None:
-    assert may_undo_compaction(state(7, doubled_by=7))
-    assert not may_undo_compaction(state(7))
-    assert not may_undo_compaction(state(8, doubled_by=7))
-    assert not may_undo_compaction(state(7, doubled_by=7, restored_to=2))  # the commit would hide the RESTORE
+    assert state(7, doubled_by=7).may_undo_compaction
+    assert not state(7).may_undo_compaction
+    assert not state(8, doubled_by=7).may_undo_compaction
+    assert not state(7, doubled_by=7, restored_to=2).may_undo_compaction  # the commit would hide the RESTORE
 
 
 def test_a_plan_goes_from_the_table_to_the_stable_offset() -> None:

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from sparklog.errors import LakePausedError
-from sparklog.lake.delta_snapshot import LakeTable
+from sparklog.lake.delta_snapshot import DeltaSnapshot
 from sparklog.lake.table_features import WRITER_FEATURES, unsupported
 from tests.support.cases import for_each
 from tests.unit.lake.delta_log import require_features
@@ -46,7 +46,7 @@ def test_a_table_with_an_accepted_feature_gets_its_rows(feature: str, mode: str,
     require_features(path, feature)
     log.rows[0].append({"id": 1, "n": 2})
     run_round(log, settings)
-    table = LakeTable.open(str(path))
+    table = DeltaSnapshot.open(str(path))
     assert table is not None
     assert sum(file.rows or 0 for file in table.files()) == (2 if mode == "append" else 1)
 

@@ -18,7 +18,8 @@ from sparklog.errors import InvalidConfigError, LakePausedError
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.lake import parquet_files
 from sparklog.lake.columns import check_columns, check_partition_by, missing_columns, table_schema
-from sparklog.lake.delta_snapshot import TableFile, locations_above, normal_location
+from sparklog.lake.delta_reader import TableFile
+from sparklog.lake.location import locations_above, normal_location
 from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
 from sparklog.lake.parquet_files import DAYS_MAX, DAYS_MIN, DataFileWriter
 from sparklog.lake.small_files import FILES_MIN, files_to_merge

@@ -12,8 +12,9 @@ from deltalake import DeltaTable
 
 from sparklog.errors import LakePausedError
 from sparklog.lake import log_entry
+from sparklog.lake.delta_commit import DeltaCommitter
 from sparklog.lake.delta_errors import CommitConflictError
-from sparklog.lake.delta_snapshot import LakeTable
+from sparklog.lake.delta_snapshot import DeltaSnapshot
 from sparklog.lake.history import open_history
 from sparklog.lake.log_entry import Entry
 from sparklog.lake.rewrite import rewrite_wider
@@ -28,15 +29,15 @@ BIG = 2**40
 WIDENING = {"delta.enableTypeWidening": "true"}
 
 
-def opened(path: Path) -> LakeTable:
-    table = LakeTable.open(str(path))
+def opened(path: Path) -> DeltaSnapshot:
+    table = DeltaSnapshot.open(str(path))
     assert table is not None
     return table
 
 
 def stored(path: Path, columns: list[str]) -> list[dict[str, Any]]:
-    table = opened(path)
-    rows = pa.concat_tables([table.read_file(f, list(dict.fromkeys([*columns, "_offset"]))) for f in table.files()])
+    table, names = opened(path), list(dict.fromkeys([*columns, "_offset"]))
+    rows = pa.concat_tables([table.reader.read_file(f, names, masks={}) for f in table.files()])
     found: list[dict[str, Any]] = rows.sort_by("_offset").select(columns).to_pylist()
     return found
 
@@ -95,7 +96,7 @@ def test_a_table_without_type_widening_pauses_and_is_rewritten_with_its_rows(tmp
             run_round(log, settings)
         before = stored(path, ["id", "n", "_partition", "_offset", "_timestamp"])
         assert rewrite_wider(opened(path), WIDE, 1 << 20)
-        assert opened(path).schema().field("n").type == pa.int64()
+        assert opened(path).schema.field("n").type == pa.int64()
         assert stored(path, ["id", "n", "_partition", "_offset", "_timestamp"]) == before
         assert not rewrite_wider(opened(path), WIDE, 1 << 20)
         run_round(log, settings)
@@ -142,7 +143,7 @@ def test_merges_checkpoints_and_a_rebuild_of_a_table_with_type_widening(
     assert [r["n"] for r in stored(path, ["n"])] == expected
     assert list((path / "_delta_log").glob("*.checkpoint.parquet"))
     table = opened(path)
-    table.reset(table.schema(), TOPIC_ID, {0: 0}, keep_rows=False)
+    DeltaCommitter(table).reset({0: 0}, table.schema)
     assert opened(path).files() == []
     run_round(log, settings)
     assert [r["n"] for r in stored(path, ["n"])] == expected
