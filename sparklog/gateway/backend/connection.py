@@ -8,33 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from sparklog.environment.memory_budget import MemoryBudget
-from sparklog.errors import (
-    BrokerNotAvailableError,
-    InvalidRequestError,
-    SparklogError,
-    error_from_code,
-)
-from sparklog.protocol import frames
+from sparklog.errors import BrokerNotAvailableError, FrameTooLargeError, SparklogError
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.codec import decode_error_body, decode_response, encode
+from sparklog.protocol.exchange import Exchange
+from sparklog.protocol.frames import PREFIX_BYTES, ResponsePrefix
 from sparklog.protocol.gateway import OnBehalf, encode_preamble
 from sparklog.protocol.local_socket import enlarge_send_buffer
 from sparklog.protocol.messages import HandshakeRequest, HandshakeResponse
-from sparklog.protocol.negotiation import HANDSHAKE_ONLY, SpokenVersions
 from sparklog.version import __version__
 
 CLIENT_NAME = "sparklog-kafka-gateway"
-ANSWER_BYTES_MAX = 1100 * 1024 * 1024
-"""Largest answer in bytes. The broker answers a fetch with at most `fetch.max.bytes` or one larger batch, and both are
-limited to 1 GiB."""
 CONNECT_TIMEOUT_S = 10.0
 NO_CLIENT = OnBehalf("127.0.0.1", 0, "127.0.0.1", 0)
 """The client in the preamble of the gateway's own connection, which asks for the broker's id."""
@@ -68,9 +58,9 @@ class BrokerPlace(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class _Expected(NamedTuple):
-    correlation_id: int
-    api: Api
+class _Waiting(NamedTuple):
+    """The caller that waits for a response."""
+
     response: type[Message]
     answer: asyncio.Future[tuple[Any, memoryview]]
 
@@ -85,15 +75,13 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._memory = memory
         self.held_bytes = 0
         """Bytes of the budget that answers hold until `release`."""
-        self._spoken = HANDSHAKE_ONLY
-        self._expected: deque[_Expected] = deque()
-        self._next_id = 0
+        self._exchange: Exchange[_Waiting] = Exchange(f"the broker at {place}")
         self._failure: SparklogError | None = None
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the connection has failed or was closed."""
         self._transport: asyncio.Transport
-        self._prefix: frames.ResponsePrefix | None = None
-        self._view = memoryview(bytearray(frames.PREFIX_BYTES))
+        self._prefix: ResponsePrefix | None = None
+        self._view = memoryview(bytearray(PREFIX_BYTES))
         self._received = 0
         self.written_bytes = 0
         """Bytes of all requests so far."""
@@ -143,7 +131,6 @@ class BrokerConnection(asyncio.BufferedProtocol):
         own = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else ""
         hello = HandshakeRequest(CLIENT_NAME, __version__, own, client_id, gateway)
         self.broker, _ = await self.request(Api.HANDSHAKE, hello, HandshakeResponse)
-        self._spoken = SpokenVersions(self.broker.apis, f"the broker at {self.place}")
 
     # --- requests
 
@@ -168,14 +155,22 @@ class BrokerConnection(asyncio.BufferedProtocol):
     ) -> asyncio.Future[tuple[M, memoryview]]:
         """Send a request. The returned future has its answer or the broker's error. Raises UnsupportedApiError,
         UnsupportedVersionError, or, on a closed connection, the error that has ended it."""
+        self._check_open()
         answer: asyncio.Future[tuple[M, memoryview]] = asyncio.get_running_loop().create_future()
-        self._write(api, message, payload)
-        self._expected.append(_Expected(self._next_id, api, response, answer))
+        size = sum(map(len, payload))
+        try:
+            head = self._exchange.send(api, message, _Waiting(response, answer), size)
+        except FrameTooLargeError as e:  # the outcome of this request, as if the broker had refused it
+            answer.set_exception(e)
+        else:
+            self._write(head, payload, size)
         return answer
 
     def send_unanswered(self, api: Api, message: Message, payload: Sequence[Part] = ()) -> None:
         """Send a request without an answer (acks 0). Raises as `send`."""
-        self._write(api, message, payload)
+        self._check_open()
+        size = sum(map(len, payload))
+        self._write(self._exchange.send_unanswered(api, message, size), payload, size)
 
     @property
     def is_paused(self) -> bool:
@@ -191,15 +186,12 @@ class BrokerConnection(asyncio.BufferedProtocol):
         """Wait while the transport holds too much data that the broker has not taken."""
         await self._writable.wait()
 
-    def _write(self, api: Api, message: Message, payload: Sequence[Part]) -> None:
+    def _check_open(self) -> None:
         if self._failure is not None:
             raise self._failure
-        version = self._spoken.version_of(api)
-        header = encode(message, version.older)
-        self._next_id = (self._next_id + 1) & 0xFFFFFFFF
-        size = sum(map(len, payload))
+
+    def _write(self, head: bytes, payload: Sequence[Part], size: int) -> None:
         self.written_bytes += size
-        head = frames.encode_request(api, version.number, self._next_id, header, size)
         if size > JOINED_BYTES_MAX:
             small: list[Part] = [head]
             for part in payload:
@@ -231,7 +223,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
             return
         try:
             if self._prefix is None:
-                self._on_prefix(frames.decode_response_prefix(self._view, ANSWER_BYTES_MAX))
+                self._on_prefix(self._exchange.read_prefix(self._view))
             else:
                 self._on_body(self._prefix, self._view)
         except SparklogError as e:
@@ -252,7 +244,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
 
     # --- answers
 
-    def _on_prefix(self, prefix: frames.ResponsePrefix) -> None:
+    def _on_prefix(self, prefix: ResponsePrefix) -> None:
         self._prefix = prefix
         if prefix.body_bytes > HELD_BYTES_MIN:
             self._transport.pause_reading()
@@ -262,7 +254,7 @@ class BrokerConnection(asyncio.BufferedProtocol):
         else:
             self._on_body(prefix, memoryview(b""))
 
-    async def _wait_for_memory(self, prefix: frames.ResponsePrefix) -> None:
+    async def _wait_for_memory(self, prefix: ResponsePrefix) -> None:
         size = prefix.body_bytes * (1 if prefix.api == Api.FETCH else DECODED_BYTES_PER_BYTE)
         await self._memory.acquire(self, size)
         self.held_bytes += size
@@ -276,29 +268,17 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._view = np.empty(size, np.uint8).data  # not filled with zeros
         self._received = 0
 
-    def _on_body(self, prefix: frames.ResponsePrefix, body: memoryview) -> None:
+    def _on_body(self, prefix: ResponsePrefix, body: memoryview) -> None:
         self._prefix = None
-        self._expect(frames.PREFIX_BYTES)
-        if not self._expected:
-            raise InvalidRequestError(f"the broker at {self.place} answers what was not asked")
-        expected = self._expected.popleft()
-        if (prefix.api, prefix.correlation_id) != (expected.api, expected.correlation_id):
-            raise InvalidRequestError(f"the broker at {self.place} answers in another order")
-        if not expected.answer.done():
-            self._settle(expected, prefix, body)
-
-    def _settle(self, expected: _Expected, prefix: frames.ResponsePrefix, body: memoryview) -> None:
-        header = body[: prefix.header_bytes]
-        if prefix.error_code:
-            error = decode_error_body(header)
-            expected.answer.set_exception(error_from_code(prefix.error_code, error.message))
+        self._expect(PREFIX_BYTES)
+        response = self._exchange.read_header(body[: prefix.header_bytes])
+        answer = response.request.note.answer
+        if answer.done():
             return
         try:
-            message = decode_response(expected.api, header, expected.response)
+            answer.set_result((response.result(response.request.note.response), body[prefix.header_bytes :]))
         except SparklogError as e:
-            expected.answer.set_exception(e)
-            raise
-        expected.answer.set_result((message, body[prefix.header_bytes :]))
+            answer.set_exception(e)
 
     def release(self) -> None:
         """Give back the memory that answers took from the budget, after the client's answer is encoded."""
@@ -314,8 +294,8 @@ class BrokerConnection(asyncio.BufferedProtocol):
         self._writable.set()
         if self._waiting is not None:
             self._waiting.cancel()
-        while self._expected:
-            answer = self._expected.popleft().answer
+        while self._exchange.pending:
+            answer = self._exchange.pending.popleft().note.answer
             if not answer.done():
                 answer.set_exception(error)
                 answer.exception()  # a client that has gone asks for no outcome
