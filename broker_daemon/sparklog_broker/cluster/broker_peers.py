@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from sparklog.errors import BrokerNotAvailableError
-from sparklog.protocol import frames
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
 from sparklog_broker.cluster.peers import Connect, Peer
@@ -14,7 +13,6 @@ from sparklog_broker.config import format_address
 
 M = TypeVar("M", bound=Message)
 
-ANSWER_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
 IDLE_MAX = 8
 """Largest number of idle connections to one broker that are kept."""
 
@@ -56,7 +54,7 @@ class BrokerPeers:
             if peer.address == address:
                 return peer
             peer.close()  # the broker has another address now
-        return Peer(address, self._connect, answer_bytes_max=ANSWER_BYTES_MAX)
+        return Peer(address, self._connect)
 
     def close(self) -> None:
         """Close all connections. A second call has no effect."""

@@ -23,14 +23,14 @@ from sparklog.errors import (
 )
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import Coordination, CoordinationError
-from sparklog.protocol import frames
 from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
 from sparklog.protocol.cluster_messages import ForwardRequest, ForwardResponse
 from sparklog.protocol.codec import decode_response, encode
 from sparklog.protocol.negotiation import SpokenVersions
 from sparklog.replication.cluster_image import Version
-from sparklog_broker.cluster.peers import Connect, InSpoken, Peer
+from sparklog_broker.cluster.peers import Connect, Peer
+from sparklog_broker.cluster.stream_exchange import InSpoken
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,6 @@ FORWARD_TIMEOUT_S = 30.0
 POLL_INTERVAL_S = 1.0
 """Interval, in s, at which a waiting request checks if another broker is the controller."""
 MOVING = NotControllerError, BrokerNotAvailableError, BrokerShuttingDownError
-ANSWER_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
 
 
 async def done(future: Future[T]) -> T:
@@ -109,7 +108,7 @@ class ControllerClient:
         if peer is None or peer.address != self._address:
             if peer is not None:
                 peer.close()
-            peer = self._peers[purpose] = Peer(self._address, self._connect, answer_bytes_max=ANSWER_BYTES_MAX)
+            peer = self._peers[purpose] = Peer(self._address, self._connect)
         return (await peer.request(api, message, response, timeout_s=timeout_s))[0]
 
     async def forward(self, forward: ForwardRequest, request: Message) -> tuple[Message | SparklogError, Version]:

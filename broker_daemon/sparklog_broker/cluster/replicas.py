@@ -44,9 +44,6 @@ from sparklog_broker.partitions.partitions import Partitions
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
-ANSWER_SLACK_BYTES = 1100 * 1024 * 1024
-"""Largest reply of a leader, in bytes. Its batches have at most 1 GiB, even if a single batch exceeds
-`replica.fetch.response.max.bytes`; the rest is for headers."""
 
 
 def _barrier() -> None:
@@ -449,7 +446,7 @@ class Replicas:
         if present is not None:
             present[1].cancel()
         fetcher = ReplicaFetcher(
-            Peer(address, self._connect, answer_bytes_max=ANSWER_SLACK_BYTES),
+            Peer(address, self._connect),
             self._broker_id,
             lambda: self._registration.broker_epoch,
             self._limits,

@@ -7,20 +7,9 @@ import ssl
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import TypeVar
 
-from sparklog.errors import (
-    BrokerNotAvailableError,
-    InvalidRequestError,
-    SaslAuthenticationFailedError,
-    error_from_code,
-)
-from sparklog.protocol import frames
+from sparklog.errors import BrokerNotAvailableError, SaslAuthenticationFailedError
 from sparklog.protocol.apis import Api
-from sparklog.protocol.base import Message
-from sparklog.protocol.codec import decode_error, decode_response, encode
-from sparklog.protocol.messages import HandshakeRequest, HandshakeResponse
-from sparklog.protocol.negotiation import HANDSHAKE_ONLY, SpokenVersions
 from sparklog.protocol.security_messages import (
     SaslAuthenticateRequest,
     SaslAuthenticateResponse,
@@ -32,10 +21,8 @@ from sparklog.security.sasl import OAUTHBEARER
 from sparklog.security.sasl_client import SaslClient, sasl_client
 from sparklog.security.tls import RenewedContext, client_context, handshake_error
 from sparklog.security.token_source import token_source
-from sparklog.version import __version__
+from sparklog_broker.cluster.stream_exchange import StreamExchange, Streams
 
-CLIENT_NAME = "sparklog-broker"
-ANSWER_BYTES_MAX = 1024 * 1024
 STEPS_MAX = 8
 RENEWED_AFTER = 0.85
 """Share of a session's lifetime after which the next request replaces its connection."""
@@ -45,9 +32,6 @@ waits for 10 s. Sessions shorter than twice this time are replaced after half of
 fail, and is repeated.
 """
 TOKEN_TIMEOUT_S = 5.0
-
-M = TypeVar("M", bound=Message)
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 def due_after_s(lifetime_s: float) -> float:
@@ -114,18 +98,21 @@ class SecureConnect:
             self._contexts[streams[1]] = context
         try:
             if self._security.mechanism:
-                await self._authenticate(streams)
+                await self._authenticate(streams, f"the broker at {host}:{port}")
         except BaseException:
             streams[1].close()
             raise
         return streams
 
-    async def _authenticate(self, streams: Streams) -> None:
+    async def _authenticate(self, streams: Streams, place: str) -> None:
+        try:
+            await self._exchange_sasl(StreamExchange(streams, place))
+        except EOFError as e:
+            raise BrokerNotAvailableError(f"{place} closed the connection during the authentication") from e
+
+    async def _exchange_sasl(self, exchange: StreamExchange) -> None:
         loop = asyncio.get_running_loop()
-        exchange = _Exchange(streams)
-        hello = HandshakeRequest(CLIENT_NAME, __version__, "")
-        answer = await exchange.ask(Api.HANDSHAKE, hello, HandshakeResponse)
-        exchange.spoken = SpokenVersions(answer.apis, "the other broker")
+        await exchange.shake_hands()
         began_s = self._now_s()
         client = await loop.run_in_executor(self._threads, self._client)
         chosen = SaslHandshakeRequest(self._security.mechanism)
@@ -135,11 +122,11 @@ class SecureConnect:
             if message is None:
                 return
             step = SaslAuthenticateRequest(message)
-            reply = await exchange.ask(Api.SASL_AUTHENTICATE, step, SaslAuthenticateResponse)
+            reply, _ = await exchange.ask(Api.SASL_AUTHENTICATE, step, SaslAuthenticateResponse)
             message = await loop.run_in_executor(self._threads, client.answer, reply.auth_bytes)
             if reply.session_lifetime_ms:
                 used_s = due_after_s(reply.session_lifetime_ms / 1000)
-                self._due[streams[1]] = began_s + used_s
+                self._due[exchange.writer] = began_s + used_s
                 loop.call_later(used_s, self.retire)  # before the other broker ends the session
         raise SaslAuthenticationFailedError("the other broker does not complete the authentication")
 
@@ -148,33 +135,3 @@ class SecureConnect:
         if self._security.mechanism == OAUTHBEARER:
             token = token_source(self._security.token_endpoint).token(TOKEN_TIMEOUT_S)
         return sasl_client(self._security, token)
-
-
-class _Exchange:
-    """Requests, one after the other, on a new connection."""
-
-    def __init__(self, streams: Streams) -> None:
-        self._reader, self._writer = streams
-        self.spoken = HANDSHAKE_ONLY
-        self._id = 0
-
-    async def ask(self, api: Api, message: Message, response: type[M]) -> M:
-        """Send a request, and return the reply. Raises the reply's error, BrokerNotAvailableError (the connection was
-        closed), InvalidRequestError, OSError."""
-        version = self.spoken.version_of(api)
-        self._id += 1
-        self._writer.write(frames.encode_request(api, version.number, self._id, encode(message, version.older)))
-        await self._writer.drain()
-        try:
-            prefix = frames.decode_response_prefix(
-                await self._reader.readexactly(frames.PREFIX_BYTES), ANSWER_BYTES_MAX
-            )
-            body = memoryview(await self._reader.readexactly(prefix.body_bytes))
-        except EOFError as e:
-            raise BrokerNotAvailableError("the other broker closed the connection during the authentication") from e
-        if prefix.api != api or prefix.correlation_id != self._id:
-            raise InvalidRequestError(f"the response answers another request than {api.name}")
-        header = body[: prefix.header_bytes]
-        if prefix.error_code:
-            raise error_from_code(prefix.error_code, decode_error(header))
-        return decode_response(api, header, response)

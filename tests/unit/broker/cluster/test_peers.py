@@ -70,7 +70,7 @@ async def play(answers: list[Answer], scene: Callable[[Peer], Awaitable[None]], 
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    peer = Peer(f"127.0.0.1:{port}", answer_bytes_max=1 << 16)
+    peer = Peer(f"127.0.0.1:{port}")
     try:
         await scene(peer)
     finally:
@@ -135,7 +135,7 @@ def test_after_any_failure_the_next_request_has_a_connection_of_its_own(
 def test_a_port_without_a_listener() -> None:
     async def scene() -> None:
         with pytest.raises(BrokerNotAvailableError, match="no connection to the broker at 127"):
-            await ask(Peer("127.0.0.1:1", answer_bytes_max=1 << 16))
+            await ask(Peer("127.0.0.1:1"))
 
     asyncio.run(scene())
 
@@ -172,9 +172,7 @@ def test_a_session_is_ended_early_enough_for_the_longest_wait() -> None:
 def test_a_broker_without_an_address_is_unreachable() -> None:
     async def scene() -> None:
         with pytest.raises(BrokerNotAvailableError, match="is not registered"):
-            await Peer("", answer_bytes_max=1 << 20).request(
-                Api.CONTROLLED_SHUTDOWN, ASKED, ControlledShutdownResponse, timeout_s=30
-            )
+            await Peer("").request(Api.CONTROLLED_SHUTDOWN, ASKED, ControlledShutdownResponse, timeout_s=30)
 
     asyncio.run(scene())
 
