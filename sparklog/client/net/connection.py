@@ -15,11 +15,11 @@ import ssl
 import struct
 import time
 import weakref
-from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
+from msgspec import Struct
 
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.broker_liveness import BrokerLiveness
@@ -33,31 +33,19 @@ from sparklog.errors import (
     BrokerNotAvailableError,
     ClosedError,
     FrameTooLargeError,
-    IllegalSaslStateError,
     InvalidRequestError,
     RequestTimedOutError,
-    SaslAuthenticationFailedError,
     SparklogError,
-    UnsupportedApiError,
-    UnsupportedSaslMechanismError,
-    UnsupportedVersionError,
-    error_from_code,
 )
-from sparklog.protocol import frames
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog.protocol.codec import decode_error_body, decode_response, encode
+from sparklog.protocol.exchange import Exchange
+from sparklog.protocol.frames import PREFIX_BYTES
 from sparklog.protocol.messages import HandshakeRequest, HandshakeResponse
-from sparklog.protocol.negotiation import HANDSHAKE_ONLY, SpokenVersions
 from sparklog.security.client_security import PLAINTEXT, ClientSecurity
 from sparklog.security.tls import handshake_error
 from sparklog.version import __version__
 
-RESPONSE_BYTES_MAX = 1100 * 1024 * 1024
-"""Largest size in bytes of a fetch response. It holds at most `fetch.max.bytes` or, if that is larger, one batch; both
-are at most 1 GiB."""
-HEADER_ONLY_BYTES_MAX = frames.HEADER_BYTES_MAX + frames.PREFIX_BYTES
-"""Largest size in bytes of a response without a payload; only fetch responses have one."""
 CONNECT_TIMEOUT_MS = 10_000
 THROTTLE_MS_MAX = 3_600_000
 """Longest pause in ms that a broker can impose on a request."""
@@ -71,24 +59,14 @@ _LOOK_S_MIN = 0.01
 M = TypeVar("M", bound=Message)
 Part = bytes | bytearray | memoryview
 
-_FATAL = (
-    InvalidRequestError,
-    FrameTooLargeError,
-    UnsupportedApiError,
-    UnsupportedVersionError,
-    SaslAuthenticationFailedError,
-    UnsupportedSaslMechanismError,
-    IllegalSaslStateError,
-)
-"""Errors in answers after which the broker closes the connection."""
 
+class _Deadline(Struct, gc=False):
+    """The end of the wait for one answer. A quota's pause moves it."""
 
-class _ExpectedAnswer(NamedTuple):
-    correlation_id: int
-    api: Api
-    deadline: float
+    timeout_at: float
+    """Monotonic time at which the request's timeout is over."""
     expected_at: float
-    """Time at which a healthy broker has answered."""
+    """Monotonic time at which a healthy broker has answered."""
 
 
 _open: dict[int, weakref.ref[Connection]] = {}
@@ -123,11 +101,9 @@ class Connection:
         self.endpoint = endpoint
         self.timeout_ms = timeout_ms
         self._client_id = client_id
-        self._next_id = 0
-        self._expected_answers: deque[_ExpectedAnswer] = deque()
+        self._exchange: Exchange[_Deadline] = Exchange(f"the broker at {endpoint}")
         self._closed = False
         self._muted_until = 0.0
-        self._spoken = HANDSHAKE_ONLY
         self._memory = ReusedMemory()
         self._ahead = ReadAhead()
         self._timeouts_s = {socket.SO_SNDTIMEO: 0.0, socket.SO_RCVTIMEO: 0.0}
@@ -136,7 +112,6 @@ class Connection:
         self.uses_local_socket = bool(local_socket)
         self._session = Session(security)
         self._liveness = liveness
-        self._expected_at = 0.0
         self._socket: Any = connect_socket(endpoint, local_socket, connecting, offered_by)
         self.tcp_ends = tcp_ends(self._socket)
         self._tls: TlsStream | None = None
@@ -161,26 +136,26 @@ class Connection:
     @property
     def in_flight(self) -> int:
         """Number of requests without a received answer."""
-        return len(self._expected_answers)
+        return len(self._exchange.pending)
 
     @property
     def due(self) -> float:
         """Monotonic time at which the next answer is late, or its timeout is over; only while a request is in
         flight."""
-        return min(self._expected_answers[0].deadline, self.late_at)
+        return min(self.answer_due, self.late_at)
 
     @property
     def late_at(self) -> float:
         """Monotonic time from which `check_late` asks other brokers about this one; infinity if no answer is
         expected."""
-        if self._liveness is None or not self._expected_answers:
+        if self._liveness is None or not self._exchange.pending:
             return math.inf
-        return self._liveness.late_at(self._expected_answers[0].expected_at, self.used_at)
+        return self._liveness.late_at(self._exchange.pending[0].note.expected_at, self.used_at)
 
     def check_late(self) -> None:
         """Ask other brokers about the broker if the next answer is late. Raises RequestTimedOutError if it has left."""
-        if self._liveness is not None and self._expected_answers:
-            self._liveness.check(self._expected_answers[0].expected_at, self.used_at)
+        if self._liveness is not None and self._exchange.pending:
+            self._liveness.check(self._exchange.pending[0].note.expected_at, self.used_at)
 
     @property
     def has_read_ahead(self) -> bool:
@@ -245,81 +220,59 @@ class Connection:
         Nothing is sent then, and the connection stays usable. Any other error closes the connection.
         """
         self._check_open()
-        if not self._expected_answers and self._session.is_due() and api not in SASL_APIS:
+        if not self._exchange.pending and self._session.is_due() and api not in SASL_APIS:
             self._authenticate(self.timeout_ms)
-        version = self._spoken.version_of(api)
-        header = encode(message, version.older)
         size = sum(len(p) for p in payload)
-        self._next_id = (self._next_id + 1) & 0xFFFFFFFF
-        head = frames.encode_request(api, version.number, self._next_id, header, size)
-        limit = self.broker.request_bytes_max if api is not Api.HANDSHAKE else 0
-        if limit and len(head) + size > limit:
-            raise FrameTooLargeError(
-                f"a request of {len(head) + size} bytes; this broker takes {limit} (socket.request.max.bytes)"
-            )
         begun = max(time.monotonic(), self._muted_until)
         deadline = begun + (self.timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        if answered:
+            head = self._exchange.send(api, message, _Deadline(deadline, begun + wait_ms / 1000), size)
+        else:
+            head = self._exchange.send_unanswered(api, message, size)
         try:
             self._send_all([head, *payload], deadline)
         except BaseException:
             self.close()
             raise
-        if answered:
-            self._expected_answers.append(_ExpectedAnswer(self._next_id, api, deadline, begun + wait_ms / 1000))
         self.used_at = time.monotonic()
 
     def receive(self, response: type[M]) -> tuple[M, pa.Buffer]:
         """Wait for the answer to the oldest request without one. Raises as `request`."""
         self._check_open()
         now, late_at = time.monotonic(), self.late_at
-        expected = self._expected_answers.popleft()
-        deadline, self._expected_at = expected.deadline, expected.expected_at
+        expected = self._exchange.pending[0].note
+        deadline = expected.timeout_at
         if now >= deadline and self._is_readable():  # the answer has come in time, but was not read
             deadline = time.monotonic() + self.timeout_ms / 1000
         try:
             if late_at <= now < deadline and not self._is_readable():
-                self._wait_on(deadline, self._expected_at)
-            bytes_max = RESPONSE_BYTES_MAX if expected.api is Api.FETCH else HEADER_ONLY_BYTES_MAX
-            prefix, header, payload = self._receive_frame(deadline, bytes_max)
-            if prefix.api != expected.api or prefix.correlation_id != expected.correlation_id:
-                raise InvalidRequestError(
-                    f"{self.endpoint} answered request {prefix.correlation_id} of API {prefix.api} instead of "
-                    f"request {expected.correlation_id} of {expected.api.name}"
-                )
-            if prefix.error_code == 0:
-                self.used_at = time.monotonic()
-                answer = decode_response(expected.api, header, response)
-                throttle_ms = getattr(answer, "throttle_ms", 0)  # a quota's delay is not the request's time
-                if throttle_ms > 0:
-                    self._wait_for(throttle_ms)
-                return answer, payload
+                self._wait_on(deadline, expected.expected_at)
+            header, payload = self._receive_frame(deadline)
+            answer = self._exchange.read_header(header)
         except BaseException:
             self.close()
             raise
-        body = decode_error_body(header)
-        if body.throttle_ms > 0:
-            self._wait_for(body.throttle_ms)
-        error = error_from_code(prefix.error_code, body.message)
-        if isinstance(error, _FATAL):
+        if answer.throttle_ms > 0:  # a quota's delay is not the request's time
+            self._wait_for(answer.throttle_ms)
+        if answer.error is None:
+            self.used_at = time.monotonic()
+        elif answer.ends_connection:
             self.close()
-        if isinstance(error, UnsupportedVersionError) and body.version_max >= 0:
-            raise self._spoken.no_common_version(expected.api, (body.version_min, body.version_max)) from error
-        raise error
+        return answer.result(response), payload
 
     def _wait_for(self, throttle_ms: int) -> None:
         """Extend the time of current and future requests by a pause of the broker (a quota), during which it reads
         nothing."""
         throttle_s = min(throttle_ms, THROTTLE_MS_MAX) / 1_000
         self._muted_until = time.monotonic() + throttle_s
-        self._expected_answers = deque(
-            e._replace(deadline=e.deadline + throttle_s, expected_at=e.expected_at + throttle_s)
-            for e in self._expected_answers
-        )
+        for request in self._exchange.pending:
+            request.note.timeout_at += throttle_s
+            request.note.expected_at += throttle_s
 
     @property
     def answer_due(self) -> float:
         """Monotonic time at which the timeout of the oldest request is over; infinity without requests."""
-        return self._expected_answers[0].deadline if self._expected_answers else math.inf
+        return self._exchange.pending[0].note.timeout_at if self._exchange.pending else math.inf
 
     def abort(self) -> None:
         """Break the connection from another thread: a thread that waits on it gets BrokerNotAvailableError."""
@@ -328,7 +281,7 @@ class Connection:
 
     def is_idle(self) -> bool:
         """True if the connection is open with nothing in flight, and the broker has not closed it."""
-        return not (self._closed or self._expected_answers or self._is_readable())
+        return not (self._closed or self._exchange.pending or self._is_readable())
 
     def _is_readable(self) -> bool:
         poll = select.poll()
@@ -376,7 +329,6 @@ class Connection:
             if other is not None:
                 raise other from None
             raise
-        self._spoken = SpokenVersions(answer.apis, f"the broker at {self.endpoint} (sparklog {answer.broker_version})")
         return answer
 
     def _wait_on(self, deadline: float, expected_at: float) -> float:
@@ -432,15 +384,18 @@ class Connection:
         except OSError as e:
             raise self._broken(e) from e
 
-    def _receive_frame(
-        self, deadline: float, bytes_max: int
-    ) -> tuple[frames.ResponsePrefix, bytes | bytearray, pa.Buffer]:
-        if self._ahead.missing_bytes <= 0:
-            return self._take_frame(bytes_max)
+    def _receive_frame(self, deadline: float) -> tuple[bytes | bytearray, pa.Buffer]:
+        """Return the header and the payload of the next answer."""
+        ahead, exchange = self._ahead, self._exchange
+        header: bytes | bytearray
+        if ahead.missing_bytes <= 0:  # all of it has been read ahead
+            prefix = exchange.read_prefix(ahead.take(PREFIX_BYTES))
+            header = ahead.take(prefix.header_bytes)
+            return header, pa.py_buffer(ahead.take(prefix.body_bytes - prefix.header_bytes))
         try:
-            start = bytearray(frames.PREFIX_BYTES)
+            start = bytearray(PREFIX_BYTES)
             self._receive_into(memoryview(start), deadline)
-            prefix = frames.decode_response_prefix(start, bytes_max)
+            prefix = exchange.read_prefix(start)
             header = bytearray(prefix.header_bytes)
             self._receive_into(memoryview(header), deadline)
             payload = self._memory.take(prefix.body_bytes - prefix.header_bytes)
@@ -452,14 +407,7 @@ class Connection:
             raise self._broken(e) from e
         except MemoryError as e:
             raise FrameTooLargeError(f"not enough memory for the response of {self.endpoint}") from e
-        return prefix, header, payload
-
-    def _take_frame(self, bytes_max: int) -> tuple[frames.ResponsePrefix, bytes, pa.Buffer]:
-        """Return the next frame, all of which has been read ahead."""
-        ahead = self._ahead
-        prefix = frames.decode_response_prefix(ahead.take(frames.PREFIX_BYTES), bytes_max)
-        header = ahead.take(prefix.header_bytes)
-        return prefix, header, pa.py_buffer(ahead.take(prefix.body_bytes - prefix.header_bytes))
+        return header, payload
 
     def _receive_into(self, view: memoryview, deadline: float) -> None:
         """Fill `view` from the data read ahead and from the socket. If only a few bytes are missing, the bytes that
@@ -476,7 +424,7 @@ class Connection:
                 else:
                     count = self._ahead.receive_into(missing, self._socket)
             except (TimeoutError, BlockingIOError):
-                step_s = self._wait_on(deadline, self._expected_at)
+                step_s = self._wait_on(deadline, self._exchange.pending[0].note.expected_at)
                 continue
             if count == 0:
                 raise ConnectionResetError("closed by the broker")
@@ -531,7 +479,7 @@ def drop_after_fork() -> None:
         connection: Any = reference()
         if connection is not None:
             connection._closed = True
-            connection._expected_answers.clear()
+            connection._exchange.pending.clear()
             with contextlib.suppress(OSError):
                 connection._socket.close()
     _open.clear()
