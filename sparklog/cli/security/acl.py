@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
 from sparklog.cli import completion
+from sparklog.cli.option_groups import with_groups
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin
 from sparklog.errors import SparklogError
 
@@ -39,19 +40,6 @@ Brokers enforce ACLs with `authorizer = "acl"` in their configuration. Everythin
 """,
 )
 
-AllowPrincipal = Annotated[
-    list[str] | None, typer.Option(metavar="User:NAME", help="Principal that is allowed; repeatable.")
-]
-DenyPrincipal = Annotated[
-    list[str] | None,
-    typer.Option(metavar="User:NAME", help="Principal that is denied, even if another ACL allows it; repeatable."),
-]
-AllowHost = Annotated[
-    list[str] | None, typer.Option(metavar="ADDRESS", help="Address of allowed clients (default: any); repeatable.")
-]
-DenyHost = Annotated[
-    list[str] | None, typer.Option(metavar="ADDRESS", help="Address of denied clients (default: any); repeatable.")
-]
 Operations = Annotated[
     list[str] | None,
     typer.Option(
@@ -60,77 +48,147 @@ Operations = Annotated[
         "AlterConfigs, IdempotentWrite; repeatable.",
     ),
 ]
-Topics = Annotated[
-    list[str] | None,
-    typer.Option("--topic", metavar="NAME", help="A topic; * is all; repeatable.", autocompletion=completion.topics),
-]
-Groups = Annotated[
-    list[str] | None,
-    typer.Option("--group", metavar="NAME", help="A consumer group; repeatable.", autocompletion=completion.groups),
-]
-TransactionalIds = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--transactional-id",
-        metavar="ID",
-        help="A transactional id, or the name of an application (a Spark query); repeatable.",
-        autocompletion=completion.transactional_ids,
-    ),
-]
-OfCluster = Annotated[bool, typer.Option("--cluster", help="The cluster itself.")]
-Users = Annotated[
-    list[str] | None,
-    typer.Option("--user", "--user-principal", metavar="NAME", help="A user, as the object of a change; repeatable."),
-]
-PatternType = Annotated[
-    str,
-    typer.Option(
-        "--resource-pattern-type",
-        metavar="TYPE",
-        help="literal (the name itself), prefixed (every name with this beginning); to list and remove also match (all that "
-        "concern this name) and any.",
-    ),
-]
-ForProducer = Annotated[
-    bool,
-    typer.Option("--producer", help="All rights of a producer: Write, Describe and Create for --topic, and Write and "
-        "Describe for --transactional-id."),
-]  # fmt: skip
-Idempotent = Annotated[bool, typer.Option("--idempotent", help="With --producer: also IdempotentWrite on the cluster.")]
-ForConsumer = Annotated[
-    bool,
-    typer.Option("--consumer", help="All rights of a consumer: Read and Describe for --topic, and Read for --group."),
-]
+
+
+class Subjects(NamedTuple):
+    """The options that name principals and hosts."""
+
+    allow_principal: Annotated[
+        list[str] | None, typer.Option(metavar="User:NAME", help="Principal that is allowed; repeatable.")
+    ] = None
+    deny_principal: Annotated[
+        list[str] | None,
+        typer.Option(metavar="User:NAME", help="Principal that is denied, even if another ACL allows it; repeatable."),
+    ] = None
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="ADDRESS", help="Address of allowed clients (default: any); repeatable.")
+    ] = None
+    deny_host: Annotated[
+        list[str] | None, typer.Option(metavar="ADDRESS", help="Address of denied clients (default: any); repeatable.")
+    ] = None
+
+    def named(self, *, new: bool) -> list[tuple[Permission, Principal, str]]:
+        """Return permission, principal and host of the ACLs. `new` refuses principals whose names no user can have.
+        Raises InvalidConfigError, and typer.BadParameter for hosts without a principal."""
+        from sparklog.security.acls import ANY_NAME, Permission, canonical_host
+        from sparklog.security.principals import parse_principal, stored_principal
+
+        subjects = []
+        for permission, principals, hosts in (
+            (Permission.ALLOW, self.allow_principal, self.allow_host),
+            (Permission.DENY, self.deny_principal, self.deny_host),
+        ):
+            if hosts and not principals:
+                word = permission.value.lower()
+                raise typer.BadParameter(f"--{word}-host needs --{word}-principal")
+            for text in principals or []:
+                principal = parse_principal(text, wildcard=True) if new else stored_principal(text)
+                subjects += [(permission, principal, canonical_host(host)) for host in hosts or [ANY_NAME]]
+        return subjects
+
+
+class Resources(NamedTuple):
+    """The options that name resources."""
+
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", metavar="NAME", help="A topic; * is all; repeatable.", autocompletion=completion.topics
+        ),
+    ] = None
+    group: Annotated[
+        list[str] | None,
+        typer.Option("--group", metavar="NAME", help="A consumer group; repeatable.", autocompletion=completion.groups),
+    ] = None
+    transactional_id: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--transactional-id",
+            metavar="ID",
+            help="A transactional id, or the name of an application (a Spark query); repeatable.",
+            autocompletion=completion.transactional_ids,
+        ),
+    ] = None
+    cluster: Annotated[bool, typer.Option("--cluster", help="The cluster itself.")] = False
+    user: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--user", "--user-principal", metavar="NAME", help="A user, as the object of a change; repeatable."
+        ),
+    ] = None
+    resource_pattern_type: Annotated[
+        str,
+        typer.Option(
+            "--resource-pattern-type",
+            metavar="TYPE",
+            help="literal (the name itself), prefixed (every name with this beginning); to list and remove also match (all "
+            "that concern this name) and any.",
+        ),
+    ] = "literal"
+
+    def named(self, *, needed: bool = True) -> list[AclTarget]:
+        """Return the resources. Raises typer.BadParameter if none is given, unless `needed` is False."""
+        from sparklog.security.acls import CLUSTER, ResourceType
+
+        options = (
+            (ResourceType.TOPIC, self.topic),
+            (ResourceType.GROUP, self.group),
+            (ResourceType.TRANSACTIONAL_ID, self.transactional_id),
+            (ResourceType.USER, self.user),
+        )
+        resources: list[AclTarget] = [(kind, name) for kind, names in options for name in names or []]
+        if self.cluster:
+            resources.append((CLUSTER.resource_type, CLUSTER.name))
+        if needed and not resources:
+            raise typer.BadParameter("name a resource: --topic, --group, --transactional-id, --cluster or --user")
+        return resources
+
+
+class Roles(NamedTuple):
+    """The options that stand for all rights of a producer or a consumer."""
+
+    producer: Annotated[
+        bool,
+        typer.Option(
+            "--producer",
+            help="All rights of a producer: Write, Describe and Create for --topic, and Write and Describe for "
+            "--transactional-id.",
+        ),
+    ] = False
+    idempotent: Annotated[
+        bool, typer.Option("--idempotent", help="With --producer: also IdempotentWrite on the cluster.")
+    ] = False
+    consumer: Annotated[
+        bool,
+        typer.Option(
+            "--consumer", help="All rights of a consumer: Read and Describe for --topic, and Read for --group."
+        ),
+    ] = False
+
+
+NO_SUBJECTS, NO_RESOURCES, NO_ROLES = Subjects(), Resources(), Roles()
+ANY_PATTERN = Resources(resource_pattern_type="any")
 
 
 @app.command("add")
+@with_groups
 def add(
-    allow_principal: AllowPrincipal = None,
-    deny_principal: DenyPrincipal = None,
-    allow_host: AllowHost = None,
-    deny_host: DenyHost = None,
+    subject: Subjects = NO_SUBJECTS,
     operation: Operations = None,
-    topic: Topics = None,
-    group: Groups = None,
-    transactional_id: TransactionalIds = None,
-    cluster: OfCluster = False,
-    user: Users = None,
-    resource_pattern_type: PatternType = "literal",
-    producer: ForProducer = False,
-    idempotent: Idempotent = False,
-    consumer: ForConsumer = False,
+    resource: Resources = NO_RESOURCES,
+    roles: Roles = NO_ROLES,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Allow or deny operations."""
     from sparklog.security.acl_records import parse_choice
     from sparklog.security.acls import Acl, PatternType, check_acl
 
-    resources = _resources(topic, group, transactional_id, user, cluster=cluster)
-    subjects = _subjects(allow_principal, deny_principal, allow_host, deny_host, new=True)
+    resources = resource.named()
+    subjects = subject.named(new=True)
     if not subjects:
         raise typer.BadParameter("name a principal: --allow-principal User:NAME or --deny-principal User:NAME")
-    pattern = parse_choice(PatternType, resource_pattern_type, "--resource-pattern-type")
-    targets = _operations(resources, operation, producer=producer, idempotent=idempotent, consumer=consumer)
+    pattern = parse_choice(PatternType, resource.resource_pattern_type, "--resource-pattern-type")
+    targets = _operations(resources, operation, roles)
     acls = [
         check_acl(Acl(kind, _pattern_of(kind, pattern), name, acl_principal, host, acl_operation, permission))
         for (kind, name), acl_operation in targets
@@ -144,17 +202,13 @@ def add(
 
 
 @app.command("list")
+@with_groups
 def list_acls(
     principal: Annotated[
         list[str] | None, typer.Option(metavar="User:NAME", help="Only ACLs of this principal; repeatable.")
     ] = None,
     operation: Operations = None,
-    topic: Topics = None,
-    group: Groups = None,
-    transactional_id: TransactionalIds = None,
-    cluster: OfCluster = False,
-    user: Users = None,
-    resource_pattern_type: PatternType = "any",
+    resource: Resources = ANY_PATTERN,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """List all ACLs, or those of some resources or principals."""
@@ -164,13 +218,12 @@ def list_acls(
     from sparklog.security.acls import Operation
     from sparklog.security.principals import stored_principal
 
-    resources = _resources(topic, group, transactional_id, user, cluster=cluster, needed=False)
+    resources = resource.named(needed=False)
     principals = set(map(stored_principal, principal or []))
     operations = {parse_choice(Operation, text, "operation") for text in operation or []}
     with open_admin(bootstrap_servers) as admin:
-        filters = [_filter(resource, resource_pattern_type) for resource in resources] or [
-            _filter(None, resource_pattern_type)
-        ]
+        pattern_type = resource.resource_pattern_type
+        filters = [_filter(r, pattern_type) for r in resources] or [_filter(None, pattern_type)]
         acls = {acl for acl_filter in filters for acl in admin.describe_acls(acl_filter)}
     shown = sorted(
         acl
@@ -191,43 +244,34 @@ def list_acls(
 
 
 @app.command("remove")
+@with_groups
 def remove(
-    allow_principal: AllowPrincipal = None,
-    deny_principal: DenyPrincipal = None,
-    allow_host: AllowHost = None,
-    deny_host: DenyHost = None,
+    subject: Subjects = NO_SUBJECTS,
     operation: Operations = None,
-    topic: Topics = None,
-    group: Groups = None,
-    transactional_id: TransactionalIds = None,
-    cluster: OfCluster = False,
-    user: Users = None,
-    resource_pattern_type: PatternType = "literal",
-    producer: ForProducer = False,
-    idempotent: Idempotent = False,
-    consumer: ForConsumer = False,
+    resource: Resources = NO_RESOURCES,
+    roles: Roles = NO_ROLES,
     yes: Annotated[bool, typer.Option("--yes", "-y", "--force", help="Do not ask for confirmation.")] = False,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Remove the ACLs of the named resources: all, or those of the named principals."""
     import sys
 
-    resources = _resources(topic, group, transactional_id, user, cluster=cluster)
-    named = _subjects(allow_principal, deny_principal, allow_host, deny_host, new=False)
+    resources = resource.named()
+    named = subject.named(new=False)
     subjects: Sequence[tuple[Permission | None, Principal | None, str | None]] = named or [(None, None, None)]
     targets: list[tuple[AclTarget, Operation | None]]
-    if operation or producer or consumer or idempotent:
-        targets = list(_operations(resources, operation, producer=producer, idempotent=idempotent, consumer=consumer))
+    if operation or any(roles):
+        targets = list(_operations(resources, operation, roles))
     else:
-        targets = [(resource, None) for resource in resources]
+        targets = [(r, None) for r in resources]
     filters = [
-        _filter(resource, resource_pattern_type)._replace(
+        _filter(r, resource.resource_pattern_type)._replace(
             principal=acl_principal,
             permission=permission,
             operation=acl_operation,
-            host=host if allow_host or deny_host else None,
+            host=host if subject.allow_host or subject.deny_host else None,
         )
-        for resource, acl_operation in targets
+        for r, acl_operation in targets
         for permission, acl_principal, host in subjects
     ]
     with open_admin(bootstrap_servers) as admin:
@@ -255,89 +299,37 @@ def remove(
 _FILTERS_AT_ONCE = 100
 
 
-def _resources(
-    topics: list[str] | None,
-    groups: list[str] | None,
-    transactional_ids: list[str] | None,
-    users: list[str] | None,
-    *,
-    cluster: bool,
-    needed: bool = True,
-) -> list[AclTarget]:
-    """Return the resources of the options. Raises typer.BadParameter if none is given, unless `needed` is False."""
-    from sparklog.security.acls import CLUSTER, ResourceType
-
-    named = (
-        (ResourceType.TOPIC, topics),
-        (ResourceType.GROUP, groups),
-        (ResourceType.TRANSACTIONAL_ID, transactional_ids),
-        (ResourceType.USER, users),
-    )
-    resources: list[AclTarget] = [(kind, name) for kind, names in named for name in names or []]
-    if cluster:
-        resources.append((CLUSTER.resource_type, CLUSTER.name))
-    if needed and not resources:
-        raise typer.BadParameter("name a resource: --topic, --group, --transactional-id, --cluster or --user")
-    return resources
-
-
-def _subjects(
-    allow: list[str] | None,
-    deny: list[str] | None,
-    allow_hosts: list[str] | None,
-    deny_hosts: list[str] | None,
-    *,
-    new: bool,
-) -> list[tuple[Permission, Principal, str]]:
-    """Return permission, principal and host of the ACLs. `new` refuses principals whose names no user can have. Raises
-    InvalidConfigError, and typer.BadParameter for hosts without a principal."""
-    from sparklog.security.acls import ANY_NAME, Permission, canonical_host
-    from sparklog.security.principals import parse_principal, stored_principal
-
-    subjects = []
-    for permission, principals, hosts in ((Permission.ALLOW, allow, allow_hosts), (Permission.DENY, deny, deny_hosts)):
-        if hosts and not principals:
-            word = permission.value.lower()
-            raise typer.BadParameter(f"--{word}-host needs --{word}-principal")
-        for text in principals or []:
-            principal = parse_principal(text, wildcard=True) if new else stored_principal(text)
-            subjects += [(permission, principal, canonical_host(host)) for host in hosts or [ANY_NAME]]
-    return subjects
-
-
-def _operations(
-    resources: list[AclTarget], texts: list[str] | None, *, producer: bool, idempotent: bool, consumer: bool
-) -> list[tuple[AclTarget, Operation]]:
+def _operations(resources: list[AclTarget], texts: list[str] | None, roles: Roles) -> list[tuple[AclTarget, Operation]]:
     """Return pairs of resource and operation, of `--operation` or of `--producer`, `--consumer` and `--idempotent`.
     Raises typer.BadParameter, InvalidConfigError."""
     from sparklog.security.acl_records import parse_choice
     from sparklog.security.acls import CLUSTER, Operation, ResourceType
 
-    if not (producer or consumer):
-        if idempotent:
+    if not (roles.producer or roles.consumer):
+        if roles.idempotent:
             raise typer.BadParameter("--idempotent belongs to --producer")
         operations = [parse_choice(Operation, text, "operation") for text in texts or [Operation.ALL]]
         return [(resource, operation) for resource in resources for operation in operations]
     if texts:
         raise typer.BadParameter("--producer and --consumer imply the operations: leave --operation out")
     kinds = {kind for kind, _ in resources}
-    if ResourceType.TOPIC not in kinds or (consumer and ResourceType.GROUP not in kinds):
+    if ResourceType.TOPIC not in kinds or (roles.consumer and ResourceType.GROUP not in kinds):
         raise typer.BadParameter("--producer needs --topic, --consumer needs --topic and --group")
     needs: dict[ResourceType, set[Operation]] = {kind: set() for kind in ResourceType}
-    if producer:
+    if roles.producer:
         needs[ResourceType.TOPIC] |= {Operation.WRITE, Operation.DESCRIBE, Operation.CREATE}
         needs[ResourceType.TRANSACTIONAL_ID] |= {Operation.WRITE, Operation.DESCRIBE}
-    if consumer:
+    if roles.consumer:
         needs[ResourceType.TOPIC] |= {Operation.READ, Operation.DESCRIBE}
         needs[ResourceType.GROUP] |= {Operation.READ}
     useless = [name for kind, name in resources if not needs[kind]]
     if useless:
         raise typer.BadParameter(f"{useless[0]!r}: --producer covers topics and transactional ids, --consumer "
                                  "topics and groups")  # fmt: skip
-    needed = [(resource, operation) for resource in resources for operation in sorted(needs[resource[0]])]
-    if idempotent:
-        needed.append(((CLUSTER.resource_type, CLUSTER.name), Operation.IDEMPOTENT_WRITE))
-    return needed
+    implied = [(resource, operation) for resource in resources for operation in sorted(needs[resource[0]])]
+    if roles.idempotent:
+        implied.append(((CLUSTER.resource_type, CLUSTER.name), Operation.IDEMPOTENT_WRITE))
+    return implied
 
 
 def _pattern_of(kind: ResourceType, pattern: str) -> AclPattern:

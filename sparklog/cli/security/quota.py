@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from sparklog.cli.option_groups import with_groups
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse_changes, parse_list
 from sparklog.cli.sizes import parse_size_bytes
 
@@ -40,27 +41,46 @@ the request.
 """,
 )
 
-User = Annotated[str | None, typer.Option(metavar="NAME", help="The user with this name.")]
-UserDefaults = Annotated[bool, typer.Option("--user-defaults", help="Default: every user without quotas of its own.")]
-ClientId = Annotated[
-    str | None, typer.Option("--client-id", "--client", metavar="ID", help="Clients with this client id.")
-]
-ClientDefaults = Annotated[
-    bool, typer.Option("--client-defaults", help="Default: every client id without quotas of its own.")
-]
 
-Ip = Annotated[str | None, typer.Option(metavar="ADDRESS", help="Peers with this IP address.")]
-IpDefaults = Annotated[bool, typer.Option("--ip-defaults", help="Default: every address without quotas of its own.")]
+class Owner(NamedTuple):
+    """The options that name the owner of quotas."""
+
+    user: Annotated[str | None, typer.Option(metavar="NAME", help="The user with this name.")] = None
+    user_defaults: Annotated[
+        bool, typer.Option("--user-defaults", help="Default: every user without quotas of its own.")
+    ] = False
+    client_id: Annotated[
+        str | None, typer.Option("--client-id", "--client", metavar="ID", help="Clients with this client id.")
+    ] = None
+    client_defaults: Annotated[
+        bool, typer.Option("--client-defaults", help="Default: every client id without quotas of its own.")
+    ] = False
+    ip: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Peers with this IP address.")] = None
+    ip_defaults: Annotated[
+        bool, typer.Option("--ip-defaults", help="Default: every address without quotas of its own.")
+    ] = False
+
+    def entity(self) -> Entity:
+        """Return the owner. Raises typer.BadParameter for an empty name, and for a name together with the default."""
+        from sparklog.security.quotas import DEFAULT, Entity
+
+        named = (self.user, self.user_defaults), (self.client_id, self.client_defaults), (self.ip, self.ip_defaults)
+        if any(name is not None and is_default for name, is_default in named):
+            raise typer.BadParameter("give a name or the default, not both")
+        if any(name == "" for name, _ in named):
+            raise typer.BadParameter(
+                "a name is not empty; the default is --user-defaults, --client-defaults, --ip-defaults"
+            )
+        return Entity(*(DEFAULT if is_default else name for name, is_default in named))
+
+
+ANY_OWNER = Owner()
 
 
 @app.command("describe")
+@with_groups
 def describe(
-    user: User = None,
-    user_defaults: UserDefaults = False,
-    client_id: ClientId = None,
-    client_defaults: ClientDefaults = False,
-    ip: Ip = None,
-    ip_defaults: IpDefaults = False,
+    owner: Owner = ANY_OWNER,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show all or some quotas, and the clients that have to wait at the moment."""
@@ -68,7 +88,7 @@ def describe(
 
     from sparklog.security.quotas import Entity
 
-    selected = _entity((user, user_defaults), (client_id, client_defaults), (ip, ip_defaults))
+    selected = owner.entity()
     with open_admin(bootstrap_servers) as admin:
         described = admin.describe_client_quotas()
     shown = {
@@ -95,13 +115,9 @@ def describe(
 
 
 @app.command("alter")
+@with_groups
 def alter(
-    user: User = None,
-    user_defaults: UserDefaults = False,
-    client_id: ClientId = None,
-    client_defaults: ClientDefaults = False,
-    ip: Ip = None,
-    ip_defaults: IpDefaults = False,
+    owner: Owner = ANY_OWNER,
     add_config: Annotated[
         list[str] | None,
         typer.Option("--add-config", "--add", metavar="QUOTA=LIMIT,…", help="Set these quotas; repeatable."),
@@ -116,7 +132,7 @@ def alter(
     from sparklog.security.quota_records import parse_key
     from sparklog.security.quotas import Entity
 
-    entity = _entity((user, user_defaults), (client_id, client_defaults), (ip, ip_defaults))
+    entity = owner.entity()
     if entity == Entity():
         raise typer.BadParameter(
             "name the owner: --user, --client-id, --ip, or --user-defaults, --client-defaults, --ip-defaults"
@@ -132,20 +148,6 @@ def alter(
     with open_admin(bootstrap_servers) as admin:
         now = admin.alter_client_quotas(entity, changes)
     print(", ".join(f"{name}={limit:.15g}" for name, limit in sorted(now.items())) or "no quotas any more")
-
-
-def _entity(*named: tuple[str | None, bool]) -> Entity:
-    """Return the owner of quotas. `named` are the name and the default flag of user, client id and address. Raises
-    typer.BadParameter for an empty name, and for a name together with the default."""
-    from sparklog.security.quotas import DEFAULT, Entity
-
-    if any(name is not None and is_default for name, is_default in named):
-        raise typer.BadParameter("give a name or the default, not both")
-    if any(name == "" for name, _ in named):
-        raise typer.BadParameter(
-            "a name is not empty; the default is --user-defaults, --client-defaults, --ip-defaults"
-        )
-    return Entity(*(DEFAULT if is_default else name for name, is_default in named))
 
 
 def _limit(name: str, text: str) -> float:
