@@ -11,7 +11,7 @@ from typing import Protocol
 
 from sparklog.client.admin.admin import ClusterDescription, TopicDescription
 from sparklog.client.admin.group_admin import GroupDescription, GroupListing
-from sparklog.console.views.cluster import replica_brokers
+from sparklog.client.cluster_view import replica_brokers
 from sparklog.console.views.watched import RATE_MS, GrowthSample, Rate, WatchedGroup, growth, measured
 from sparklog.environment.clock import Clock, MachineClock
 from sparklog.errors import SparklogError

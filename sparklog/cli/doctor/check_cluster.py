@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from sparklog.cli.doctor.facts import Facts, PartitionFacts
+from sparklog.cli.doctor.facts import Facts
 from sparklog.cli.doctor.findings import Check, Finding, Severity, is_loopback, named, quoted
+from sparklog.client.cluster_view import is_under_min_insync, offline_error
 from sparklog.errors import LeaderNotAvailableError
 from sparklog.log.directories.room import FREE_BYTES_MAX, FREE_SHARE, is_enough
 from sparklog.replication.cluster_image import INTERNAL_REPLICAS
 from sparklog.types import INTERNAL_TOPICS
+
+if TYPE_CHECKING:
+    from sparklog.client.admin.admin import PartitionDescription
 
 NO_LEADER = LeaderNotAvailableError().name
 CLOCK_WARNING_MS = 5_000
@@ -23,11 +28,11 @@ def down(facts: Facts) -> Iterator[Finding]:
     if facts.cluster is None:
         return
     silent = [b.address for b in facts.cluster.brokers if b.problem and b.broker_id < 0]
-    for broker_id in sorted({b for topic in facts.cluster.topics for p in topic.partitions for b in p.down}):
-        mine = [(t, p) for t in facts.cluster.topics for p in t.partitions if broker_id in p.down]
+    for broker_id in sorted(facts.cluster.down_brokers):
+        mine = [(t, p) for t in facts.cluster.topics for p in t.partition_details if broker_id in p.replicas]
         topics = list(dict.fromkeys(t.name for t, _ in mine))
-        offline = [f"{t.name}-{p.partition}" for t, p in mine if p.error == NO_LEADER]
-        refused = [f"{t.name}-{p.partition}" for t, p in mine if p.error != NO_LEADER and p.in_sync < t.in_sync_min]
+        offline = [f"{t.name}-{p.partition}" for t, p in mine if offline_error(p) == NO_LEADER]
+        refused = [f"{t.name}-{p.partition}" for t, p in mine if is_under_min_insync(t, p)]
         where = f"; no broker answers at {named(silent)}" if silent else ""
         why = "Another failure can make partitions unavailable, or lose acknowledged records."
         if refused:
@@ -77,7 +82,7 @@ def unreachable(facts: Facts) -> Iterator[Finding]:
                 "Is the broker running, and can this machine reach the address? A broker behind NAT or in a container gives "
                 "clients the address that they have connected to.",
             )
-        elif broker.problem and not cluster.problem and not _any_down(facts):
+        elif broker.problem and not cluster.problem and not cluster.down_brokers:
             yield Finding(
                 Severity.warning,
                 f"no broker answers at {broker.address}, one of the bootstrap addresses: {broker.problem}",
@@ -143,10 +148,12 @@ def clocks(facts: Facts) -> Iterator[Finding]:
 
 
 def offline(facts: Facts) -> Iterator[Finding]:
-    for topic, bad in _partitions(facts, lambda p: bool(p.error) and not (p.error == NO_LEADER and p.down)):
+    for topic, bad in _partitions(
+        facts, lambda p, down: bool(p.error_code) and not (down and offline_error(p) == NO_LEADER)
+    ):
         yield Finding(
             Severity.error,
-            f"topic {topic}: partition {named([p.partition for p in bad])} offline: {bad[0].error}",
+            f"topic {topic}: partition {named([p.partition for p in bad])} offline: {offline_error(bad[0])}",
             "Its records cannot be read, and no record can be written.",
             "The broker's log has the reason. A failed disk: mount or replace it and restart the broker. Damaged files: list "
             "them with `sparklog log verify`, keep the intact batches with `sparklog log repair`.",
@@ -155,7 +162,7 @@ def offline(facts: Facts) -> Iterator[Finding]:
 
 
 def unwritable(facts: Facts) -> Iterator[Finding]:
-    for topic, bad in _partitions(facts, lambda p: bool(p.write_error) and not p.error):
+    for topic, bad in _partitions(facts, lambda p, _: bool(p.write_error) and not p.error_code):
         yield Finding(
             Severity.error,
             f"topic {topic}: partition {named([p.partition for p in bad])} did not take its last append: "
@@ -201,11 +208,11 @@ def put_aside(facts: Facts) -> Iterator[Finding]:
 
 
 def under_replicated(facts: Facts) -> Iterator[Finding]:
-    for topic, bad in _partitions(facts, lambda p: p.in_sync + len(p.down) < p.replicas and not p.error):
+    for topic, bad in _partitions(facts, lambda p, down: len(p.isr) + down < len(p.replicas) and not p.error_code):
         yield Finding(
             Severity.warning,
             f"topic {topic}: partition {named([p.partition for p in bad])} under-replicated "
-            f"({bad[0].in_sync} of {bad[0].replicas} replicas in sync)",
+            f"({len(bad[0].isr)} of {len(bad[0].replicas)} replicas in sync)",
             "Another failure can make the partition unavailable, or lose acknowledged records.",
             "The brokers are up: their logs have the reason why the replicas make no progress.",
             quoted("sparklog", "topic", "describe", topic),
@@ -216,9 +223,9 @@ def internal_replicas(facts: Facts) -> Iterator[Finding]:
     """Yield internal topics with too few replicas, because the cluster had fewer brokers at their creation."""
     brokers = {b.broker_id for b in (facts.cluster.brokers if facts.cluster else ()) if b.broker_id >= 0}
     needed = min(INTERNAL_REPLICAS, len(brokers))
-    bad = [(t, ps) for t, ps in _partitions(facts, lambda p: p.replicas < needed) if t in INTERNAL_TOPICS]
+    bad = [(t, ps) for t, ps in _partitions(facts, lambda p, _: len(p.replicas) < needed) if t in INTERNAL_TOPICS]
     for topic, partitions in bad:
-        fewest = min(p.replicas for p in partitions)
+        fewest = min(len(p.replicas) for p in partitions)
         yield Finding(
             Severity.warning,
             f"topic {topic} has {fewest} replica{'' if fewest == 1 else 's'} of a partition, with {len(brokers)} brokers",
@@ -245,14 +252,16 @@ def listening_openly(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _any_down(facts: Facts) -> bool:
-    return any(_partitions(facts, lambda p: bool(p.down)))
-
-
-def _partitions(facts: Facts, is_bad: Callable[[PartitionFacts], bool]) -> Iterator[tuple[str, list[PartitionFacts]]]:
-    """Yield the topics that have partitions with the fault `is_bad`, each with these partitions."""
-    for topic in () if facts.cluster is None else facts.cluster.topics:
-        bad = [p for p in topic.partitions if is_bad(p)]
+def _partitions(
+    facts: Facts, is_bad: Callable[[PartitionDescription, int], bool]
+) -> Iterator[tuple[str, list[PartitionDescription]]]:
+    """Yield the topics that have partitions with the fault `is_bad`, each with these partitions. `is_bad` gets a
+    partition, and the number of its replicas at brokers that are down."""
+    if facts.cluster is None:
+        return
+    for topic in facts.cluster.topics:
+        down = facts.cluster.down_brokers
+        bad = [p for p in topic.partition_details if is_bad(p, len(down.intersection(p.replicas)))]
         if bad:
             yield topic.name, bad
 

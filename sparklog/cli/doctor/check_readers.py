@@ -4,10 +4,15 @@ of message sizes."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from sparklog.cli.doctor.facts import Facts, GroupFacts, GroupPartition, TopicFacts
+from sparklog.cli.doctor.facts import Facts, GroupFacts
 from sparklog.cli.doctor.findings import Check, Finding, Severity, named, quoted
 from sparklog.cli.printing import duration
+from sparklog.client.cluster_view import GroupPartition, number, retention
+
+if TYPE_CHECKING:
+    from sparklog.client.admin.admin import TopicDescription
 
 LONG_OPEN_MS = 600_000
 ENDING_MS = 60_000
@@ -153,7 +158,7 @@ def near_retention(facts: Facts) -> Iterator[Finding]:
         near = [p for p in group.partitions if p.lag and _is_near_end(p, topics.get(p.partition.topic))]
         if near:
             first = near[0].partition.topic
-            keep_ms = topics[first].retention_ms
+            keep_ms, keep_bytes = retention(topics[first])
             yield Finding(
                 Severity.warning,
                 f"group {group.group_id} has not read records of {_places(tuple(p.partition for p in near))} that retention "
@@ -162,20 +167,21 @@ def near_retention(facts: Facts) -> Iterator[Finding]:
                 "Let the topic keep more records until the group has caught up.",
                 quoted("sparklog", "topic", "alter", first, "--config",
                        f"retention.ms={2 * keep_ms if keep_ms > 0 else -1}" if _by_time(near[0], topics[first])
-                       else f"retention.bytes={2 * topics[first].retention_bytes}"),
+                       else f"retention.bytes={2 * keep_bytes}"),
             )  # fmt: skip
 
 
-def _by_time(p: GroupPartition, topic: TopicFacts) -> bool:
-    return topic.retention_ms >= 0 and max(p.committed, p.log_start) < p.due_offset
+def _by_time(p: GroupPartition, topic: TopicDescription) -> bool:
+    return retention(topic)[0] >= 0 and max(p.committed, p.log_start) < p.due_offset
 
 
-def _is_near_end(p: GroupPartition, topic: TopicFacts | None) -> bool:
+def _is_near_end(p: GroupPartition, topic: TopicDescription | None) -> bool:
     if topic is None:
         return False
     if _by_time(p, topic):
         return True
-    if topic.retention_bytes < 0 or p.size_bytes < RETENTION_SHARE * topic.retention_bytes or p.end <= p.log_start:
+    keep_bytes = retention(topic)[1]
+    if keep_bytes < 0 or p.size_bytes < RETENTION_SHARE * keep_bytes or p.end <= p.log_start:
         return False
     return max(p.committed, p.log_start) - p.log_start < (1 - RETENTION_SHARE) * (p.end - p.log_start)
 
@@ -215,10 +221,11 @@ def messages_beyond_frames(facts: Facts) -> Iterator[Finding]:
         return
     limits = [b.request_bytes_max for b in facts.cluster.brokers if b.request_bytes_max > 0]
     for topic in facts.cluster.topics if limits else ():
-        if topic.max_message_bytes > min(limits) - FRAME_ROOM_BYTES:
+        message_bytes = number(topic, "max.message.bytes")
+        if message_bytes > min(limits) - FRAME_ROOM_BYTES:
             yield Finding(
                 Severity.warning,
-                f"topic {topic.name}: max.message.bytes = {topic.max_message_bytes:,}, but a broker takes frames of "
+                f"topic {topic.name}: max.message.bytes = {message_bytes:,}, but a broker takes frames of "
                 f"{min(limits):,} bytes",
                 "The broker refuses some batches that the topic allows with FRAME_TOO_LARGE, and closes the connection.",
                 "Raise the broker's socket.request.max.bytes, or lower the topic's limit.",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from sparklog.client.cluster_view import GroupPartition
 from sparklog.types import TopicPartition
+
+if TYPE_CHECKING:
+    from sparklog.client.admin.admin import TopicDescription
 
 
 class BrokerFacts(NamedTuple):
@@ -32,63 +36,6 @@ class BrokerDiskFacts(NamedTuple):
     """-1: not known."""
     put_aside: int = 0
     """Number of partition directories that the broker has put aside."""
-
-
-class PartitionFacts(NamedTuple):
-    """A partition."""
-
-    partition: int
-    log_start: int = 0
-    end: int = 0
-    """High watermark."""
-    stable_end: int = -1
-    """Last stable offset: readers of committed records stop there."""
-    size_bytes: int = 0
-    replicas: int = 1
-    in_sync: int = 1
-    error: str = ""
-    """Reason why the partition is offline; empty if it is online."""
-    write_error: str = ""
-    """Reason why the last append failed; empty if it did not."""
-    down: tuple[int, ...] = ()
-    """Ids of brokers that have a replica and are not registered."""
-
-
-class TopicFacts(NamedTuple):
-    """A topic, with the settings in effect."""
-
-    name: str
-    partitions: tuple[PartitionFacts, ...]
-    max_message_bytes: int = 8 << 20
-    retention_ms: int = -1
-    """-1: no limit."""
-    retention_bytes: int = -1
-    """-1: no limit."""
-    in_sync_min: int = 1
-    """`min.insync.replicas`."""
-
-
-class GroupPartition(NamedTuple):
-    """The position of a group in one partition."""
-
-    partition: TopicPartition
-    committed: int
-    log_start: int
-    """First readable offset."""
-    end: int
-    """Last stable offset: the end of the readable offsets."""
-    size_bytes: int = 0
-    committed_before: int = -1
-    """`committed` of the first of two requests; -1 with a single request."""
-    end_before: int = -1
-    """`end` of the first of two requests; -1 with a single request."""
-    due_offset: int = -1
-    """Records below this offset are older than RETENTION_SHARE of `retention.ms`; -1: unknown, or there is no lag."""
-
-    @property
-    def lag(self) -> int:
-        """Number of readable offsets that the group has not read."""
-        return max(0, self.end - max(self.committed, self.log_start))
 
 
 class GroupFacts(NamedTuple):
@@ -148,7 +95,7 @@ class ClusterFacts(NamedTuple):
     problem: str = ""
     """Reason why no broker answers, and all other facts are unknown; empty if one answers."""
     brokers: tuple[BrokerFacts, ...] = ()
-    topics: tuple[TopicFacts, ...] = ()
+    topics: tuple[TopicDescription, ...] = ()
     groups: tuple[GroupFacts, ...] = ()
     over_s: float | None = None
     """Time in s between the two requests of the groups' offsets; None with a single request."""
@@ -161,6 +108,8 @@ class ClusterFacts(NamedTuple):
     """True if the broker that answered knows a controller."""
     disks: tuple[BrokerDiskFacts, ...] = ()
     lakes: tuple[LakeFacts, ...] = ()
+    down_brokers: frozenset[int] = frozenset()
+    """Ids of brokers that have replicas and are not registered."""
     is_refused: bool = False
     """True if `problem` is a refusal, such as wrong credentials: a program listens, and would refuse again."""
 

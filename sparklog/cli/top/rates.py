@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from sparklog.cli.top.samples import BrokerPage, GroupSample, LakeSample, Snapshot, TopicSample
+from sparklog.cli.top.samples import BrokerPage, GroupSample, LakeSample, Snapshot
+from sparklog.client.cluster_view import age_ms, is_offline, is_under_replicated, leads
+
+if TYPE_CHECKING:
+    from sparklog.client.admin.admin import TopicDescription
 
 
 class Order(StrEnum):
@@ -94,15 +98,16 @@ class Model(NamedTuple):
 def model(before: Snapshot | None, now: Snapshot) -> Model:
     """Return the rows of `now`, with rates since the earlier sample `before`. Rates are unknown if `before` is None, or
     if it is a sample of another cluster."""
-    if before is not None and (before.cluster_id != now.cluster_id or now.at_s <= before.at_s):
+    cluster_id = now.view.cluster.cluster_id
+    if before is not None and (before.view.cluster.cluster_id != cluster_id or now.at_s <= before.at_s):
         before = None
     over_s = None if before is None else now.at_s - before.at_s
     worst = _worst_lags(now.groups.values())
     return Model(
-        now.cluster_id,
+        cluster_id,
         over_s,
-        tuple(_topic_row(name, topic, before, now, worst.get(name)) for name, topic in now.topics.items()),
-        now.omitted_topics,
+        tuple(_topic_row(topic, before, now, worst.get(topic.name)) for topic in now.view.topics.values()),
+        now.view.topics_left_out,
         tuple(
             _group_row(name, group, None if before is None else before.groups.get(name), over_s)
             for name, group in now.groups.items()
@@ -123,36 +128,42 @@ def _worst_lags(groups: Iterable[GroupSample]) -> dict[str, int]:
     return worst
 
 
-def _topic_row(name: str, topic: TopicSample, before: Snapshot | None, now: Snapshot, lag: int | None) -> TopicRow:
-    then = None if before is None else before.topics.get(name)
+def _topic_row(topic: TopicDescription, before: Snapshot | None, now: Snapshot, lag: int | None) -> TopicRow:
+    then = None if before is None else before.view.topics.get(topic.name)
     if then is not None and then.topic_id != topic.topic_id:
         then = None  # the topic was deleted and created again
     records = None
     over_s = 0.0 if before is None else now.at_s - before.at_s
     if then is not None:
         # left out: partitions that are new, or offline in one of the samples
-        pairs = zip(topic.ends, then.ends, strict=False)
+        pairs = zip(_ends(topic), _ends(then), strict=False)
         records = sum(end - was for end, was in pairs if 0 <= was <= end) / over_s
     pages = (None if before is None else before.page, now.page)
     return TopicRow(
-        name,
-        len(topic.ends),
+        topic.name,
+        len(topic.partition_details),
         records,
-        _counter_rate(pages, over_s, lambda page: page.bytes_in.get(name)),
-        _counter_rate(pages, over_s, lambda page: page.bytes_out.get(name)),
-        topic.size_bytes,
+        _counter_rate(pages, over_s, lambda page: page.bytes_in.get(topic.name)),
+        _counter_rate(pages, over_s, lambda page: page.bytes_out.get(topic.name)),
+        sum(max(0, p.size_bytes) for p in topic.partition_details),
         lag,
         _trouble(topic),
     )
 
 
-def _trouble(topic: TopicSample) -> str:
+def _ends(topic: TopicDescription) -> list[int]:
+    """Return the high watermark of each partition; -1 for an offline one."""
+    return [-1 if is_offline(p) else p.high_watermark for p in topic.partition_details]
+
+
+def _trouble(topic: TopicDescription) -> str:
+    partitions = topic.partition_details
     counts = (
-        (topic.offline, "offline"),
-        (topic.unwritable, "cannot be written"),
-        (topic.under_replicated, "under-replicated"),
+        (sum(map(is_offline, partitions)), "offline"),
+        (sum(bool(p.write_error) for p in partitions), "cannot be written"),
+        (sum(map(is_under_replicated, partitions)), "under-replicated"),
     )
-    return ", ".join(f"{count} {noun}" for count, noun in counts if count)
+    return ", ".join(f"{count} {trouble}" for count, trouble in counts if count)
 
 
 def _counter_rate(
@@ -189,8 +200,10 @@ def _read(then: Mapping[Any, int], now: Mapping[Any, int]) -> int:
 def _broker_rows(before: Snapshot | None, now: Snapshot) -> Iterable[BrokerRow]:
     pages = (None if before is None else before.page, now.page)
     over_s = 0.0 if before is None else now.at_s - before.at_s
-    for broker in now.brokers:
-        row = BrokerRow(broker.broker_id, broker.address, broker.is_controller, broker.leads)
+    cluster, led = now.view.cluster, leads(now.view.topics.values())
+    for broker in sorted(cluster.brokers, key=lambda b: b.broker_id):
+        is_controller = broker.broker_id == cluster.controller_id
+        row = BrokerRow(broker.broker_id, f"{broker.host}:{broker.port}", is_controller, led[broker.broker_id])
         page = now.page
         if page is not None and page.broker_id == broker.broker_id:
             limit = page.memory_limit_bytes
@@ -205,13 +218,11 @@ def _broker_rows(before: Snapshot | None, now: Snapshot) -> Iterable[BrokerRow]:
 
 def _transaction_rows(now: Snapshot) -> Iterable[TransactionRow]:
     """Yield the rows of transactions, the oldest first."""
-    for transaction in sorted(now.transactions, key=lambda t: (t.started_ms, t.transactional_id)):
-        age_ms = max(0, now.now_ms - transaction.started_ms) if transaction.started_ms >= 0 else 0
-        timeout_s = transaction.timeout_ms / 1000 if transaction.timeout_ms >= 0 else None
-        late = timeout_s is not None and age_ms > transaction.timeout_ms
-        yield TransactionRow(
-            transaction.transactional_id, transaction.kind, transaction.state, age_ms / 1000, timeout_s, late
-        )
+    for t in sorted(now.view.transactions, key=lambda t: (t.started_ms, t.transactional_id)):
+        open_ms = age_ms(t, now.now_ms)
+        timeout_s = t.timeout_ms / 1000 if t.timeout_ms >= 0 else None
+        is_late = timeout_s is not None and open_ms > t.timeout_ms
+        yield TransactionRow(t.transactional_id, t.kind, t.state, open_ms / 1000, timeout_s, is_late)
 
 
 R = TypeVar("R", TopicRow, GroupRow)

@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from sparklog.client.cluster_view import ClusterView
 from sparklog.types import TopicPartition
-
-
-class TopicSample(NamedTuple):
-    """A topic."""
-
-    topic_id: str
-    ends: tuple[int, ...]
-    """High watermark of each partition; -1 for an offline one."""
-    size_bytes: int
-    """Size of all batches, those in the object store included."""
-    offline: int = 0
-    unwritable: int = 0
-    """Number of partitions whose last append failed."""
-    under_replicated: int = 0
 
 
 class GroupSample(NamedTuple):
@@ -38,18 +25,6 @@ class GroupSample(NamedTuple):
         return None if self.lags is None else sum(self.lags.values())
 
 
-class TransactionSample(NamedTuple):
-    """A transaction that has not ended."""
-
-    transactional_id: str
-    kind: str
-    state: str
-    started_ms: int
-    """Time of its beginning by the broker's clock, in ms since 1970; -1: unknown."""
-    timeout_ms: int
-    """Timeout in ms; -1: none."""
-
-
 class LakeSample(NamedTuple):
     """A topic's Delta table, from the reports of lake workers. Unknown numbers are -1."""
 
@@ -60,16 +35,6 @@ class LakeSample(NamedTuple):
     behind_s: float
     """Age in s of the newest time up to which all records are in the table."""
     files: int
-
-
-class BrokerSample(NamedTuple):
-    """A broker of the cluster."""
-
-    broker_id: int
-    address: str
-    is_controller: bool
-    leads: int
-    """Number of partitions that the broker leads."""
 
 
 class BrokerPage(NamedTuple):
@@ -96,15 +61,10 @@ class Snapshot(NamedTuple):
     """Monotonic time on this machine, in s."""
     now_ms: int
     """Time in ms since 1970: of the metrics page's broker, else of this machine."""
-    cluster_id: str
-    topics: Mapping[str, TopicSample]
-    omitted_topics: int
-    """Number of topics beyond the sample's limit."""
+    view: ClusterView
     groups: Mapping[str, GroupSample]
     omitted_groups: int
     """Number of groups beyond the sample's limit."""
-    transactions: tuple[TransactionSample, ...]
-    brokers: tuple[BrokerSample, ...]
     page: BrokerPage | None = None
     """The metrics page; None if none is requested, or if it has failed."""
     page_problem: str = ""

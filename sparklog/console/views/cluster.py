@@ -12,10 +12,10 @@ from sparklog.client.admin.admin import (
     PartitionDescription,
     TopicDescription,
 )
+from sparklog.client.cluster_view import is_under_replicated, leads, offline_error, replica_brokers, skew
 from sparklog.console.views.numbers import number
 from sparklog.console.views.transactions import TransactionRow, transaction_rows
 from sparklog.console.views.watched import WatchedGroup
-from sparklog.errors import error_from_code
 from sparklog.protocol.transaction_messages import TransactionSummary
 
 LARGEST_SHOWN = 10
@@ -90,7 +90,7 @@ def problems_together(topics: Iterable[TopicDescription], down: Collection[int])
             problems = _problems(topic.name, p)
             is_offline = bool(why_offline(p))
             offline += is_offline
-            lacking += not is_offline and len(p.isr) < len(p.replicas)
+            lacking += not is_offline and is_under_replicated(p)
             refusing += bool(p.write_error)
             missing = set(p.replicas) - set(p.isr)
             is_explained = not p.write_error and bool(missing) and missing <= set(down)
@@ -110,16 +110,11 @@ def problems_together(topics: Iterable[TopicDescription], down: Collection[int])
     return Problems(", ".join(counts), lines, folded, sorted(brokers))
 
 
-def replica_brokers(topics: Iterable[TopicDescription]) -> frozenset[int]:
-    """Return the ids of the brokers that have replicas of these topics."""
-    return frozenset(broker for topic in topics for p in topic.partition_details for broker in p.replicas)
-
-
 def spread(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> Spread:
     """Return the distribution of the topics over the brokers, with the LARGEST_SHOWN largest topics."""
     topics = list(topics)
     down = replica_brokers(topics) - {b.broker_id for b in cluster.brokers}
-    leads = {b.broker_id: 0 for b in cluster.brokers}
+    led = leads(topics)
     sizes = {b.broker_id: 0 for b in cluster.brokers}
     rows: list[LargeTopic] = []
     for topic in topics:
@@ -127,7 +122,6 @@ def spread(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> S
         remote = sum(max(0, p.remote_size_bytes) for p in topic.partition_details)
         rows.append(LargeTopic(topic.name, topic.partitions, sum(parts), remote, skew(parts)))
         for p, size_bytes in zip(topic.partition_details, parts, strict=True):
-            leads[p.leader] = leads.get(p.leader, 0) + 1
             sizes[p.leader] = sizes.get(p.leader, 0) + size_bytes
     total = sum(sizes.values())
     mean = total / len(cluster.brokers) if cluster.brokers else 0
@@ -136,7 +130,7 @@ def spread(cluster: ClusterDescription, topics: Iterable[TopicDescription]) -> S
             b.broker_id,
             f"{b.host}:{b.port}",
             broker_state(b, cluster),
-            leads[b.broker_id],
+            led[b.broker_id],
             sizes[b.broker_id],
             sizes[b.broker_id] / total if total else 0,
             sizes[b.broker_id] / mean if mean else 1,
@@ -195,12 +189,6 @@ def disks(cluster: ClusterDescription, directories: Mapping[int, Sequence[LogDir
     return rows
 
 
-def skew(parts: Sequence[int]) -> float:
-    """Return the largest value divided by the mean; 1 if all values are 0."""
-    total = sum(parts)
-    return max(parts) * len(parts) / total if total else 1.0
-
-
 def problems_of(topic: TopicDescription) -> list[str]:
     """Return the problems of a topic's partitions in words: a partition is offline, lacks replicas in sync, or has
     rejected its last append."""
@@ -211,7 +199,7 @@ def _problems(topic: str, p: PartitionDescription) -> list[str]:
     problems = []
     if offline := why_offline(p):
         problems.append(f"{topic}-{p.partition} is offline: {offline}")
-    elif len(p.isr) < len(p.replicas):
+    elif is_under_replicated(p):
         problems.append(f"{topic}-{p.partition}: {len(p.isr)} of {len(p.replicas)} replicas are in sync")
     if p.write_error:
         problems.append(f"{topic}-{p.partition} rejected its last append: {p.write_error}")
@@ -222,9 +210,7 @@ def why_offline(partition: PartitionDescription) -> str:
     """Return the reason why the partition is offline, in words; "" if it is online."""
     if partition.leader < 0:
         return "it has no leader"
-    if partition.error_code:
-        return error_from_code(partition.error_code, "").name
-    return "its leader does not answer" if partition.high_watermark < 0 else ""
+    return offline_error(partition) or ("its leader does not answer" if partition.high_watermark < 0 else "")
 
 
 class LaggingGroup(NamedTuple):

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from sparklog.client.admin.admin import PartitionDescription, TopicDescription
-from sparklog.console.views.cluster import problems_of, skew
+from sparklog.client.cluster_view import skew
+from sparklog.console.views.cluster import problems_of
 from sparklog.console.views.watched import GrowthSample, Rate, WatchedGroup
 from sparklog.settings import Scope, settings_of
 from sparklog.types import INTERNAL_TOPICS

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sparklog.client.admin.group_admin import GroupDescription, GroupListing
+from sparklog.client.cluster_view import lag_by_topic
 
 SAMPLES_MAX = 240
 RATE_MS = 60_000
@@ -79,11 +80,6 @@ class WatchedGroup:
 
 def measured(group: GroupDescription, time_ms: int) -> tuple[dict[str, int], LagSample]:
     """Return the lag of a described group by topic, and its sample at the time `time_ms`."""
-    by_topic: dict[str, int] = {}
-    committed = 0
-    for p in group.partitions:
-        if p.committed is not None:
-            committed += p.committed.offset
-        if p.lag is not None:
-            by_topic[p.partition.topic] = by_topic.get(p.partition.topic, 0) + p.lag
+    by_topic = lag_by_topic((p.partition, p.lag) for p in group.partitions if p.lag is not None)
+    committed = sum(p.committed.offset for p in group.partitions if p.committed is not None)
     return by_topic, LagSample(time_ms, sum(by_topic.values()) if by_topic else None, committed)

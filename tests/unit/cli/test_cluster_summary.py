@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pyarrow as pa
 import pytest
 import typer
 
 from sparklog.cli.cluster_summary import summarize
 from sparklog.cli.sizes import parse_size_bytes
-from sparklog.client.admin.admin import PartitionDescription, TopicDescription
 from sparklog.client.admin.cluster_admin import BrokerDescription, ClusterDescription
 from tests.support.cases import for_each
+from tests.unit.cli.descriptions import partition, topic
 
 BROKERS = (BrokerDescription(1, "a", 1, "r1"), BrokerDescription(2, "b", 2, "r2", is_cordoned=True))
-
-
-def partition(
-    number: int, leader: int, replicas: tuple[int, ...], isr: tuple[int, ...], **more: Any
-) -> PartitionDescription:
-    return PartitionDescription(number, leader, 0, 0, 0, 0, replicas=replicas, isr=isr, **more)
-
-
-def topic(*partitions: PartitionDescription, **configs: object) -> TopicDescription:
-    settings = {name.replace("_", "."): value for name, value in configs.items()}
-    return TopicDescription("t", "id", "envelope", len(partitions), pa.schema([]), 1, (), None, settings, 0, partitions)
 
 
 def test_all_is_well() -> None:
@@ -49,7 +35,7 @@ def test_problems_are_named() -> None:
                 partition(0, -1, (3,), ()),
                 partition(1, 1, (2, 1, 3), (1,), elr=(2,)),
                 partition(2, 1, (1, 2), (1,), adding=(2,)),
-                min_insync_replicas=2,
+                configs={"min.insync.replicas": 2},
             )
         ],
     )

@@ -16,8 +16,9 @@ from sparklog.client.admin.admin import (
     TopicDescription,
 )
 from sparklog.client.admin.group_admin import GroupDescription, GroupListing, MemberDescription, PartitionLag
+from sparklog.client.cluster_view import skew
 from sparklog.console.views.chart import HEIGHT, WIDTH, line_chart
-from sparklog.console.views.cluster import disks, open_long, problems_of, problems_together, skew, spread
+from sparklog.console.views.cluster import disks, open_long, problems_of, problems_together, spread
 from sparklog.console.views.groups import group_rows, group_view, moves_from_text
 from sparklog.console.views.numbers import age, number, rate, size, time
 from sparklog.console.views.paging import page_of

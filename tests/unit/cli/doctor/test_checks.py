@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,25 +21,26 @@ from sparklog.cli.doctor.facts import (
     DiskFacts,
     Facts,
     GroupFacts,
-    GroupPartition,
     HangingFacts,
     HostFacts,
     LakeFacts,
     PageFacts,
-    PartitionFacts,
     ProcessFacts,
-    TopicFacts,
     TransactionFacts,
 )
 from sparklog.cli.doctor.findings import FINDINGS_MAX, Check, Finding, Severity, examine, exit_status, is_loopback
+from sparklog.client.cluster_view import GroupPartition
+from sparklog.errors import LeaderNotAvailableError, LogCorruptError
 from sparklog.types import TopicPartition
 from tests.support.cases import for_each
+from tests.unit.cli import descriptions
 
+CORRUPT, NO_LEADER = LogCorruptError.code, LeaderNotAvailableError.code
 GIB = 1 << 30
 T0 = TopicPartition("t", 0)
 BROKER = BrokerFacts("127.0.0.1:9292", "127.0.0.1", 0, "0.1.0", 100 << 20)
-PARTITION = PartitionFacts(0, 0, 10_000, 10_000, 10 << 20)
-TOPIC = TopicFacts("t", (PARTITION,))
+PARTITION = descriptions.partition(end=10_000, size_bytes=10 << 20)
+TOPIC = descriptions.topic(PARTITION)
 READER = GroupPartition(T0, 9_990, 0, 10_000, 10 << 20, committed_before=9_000, end_before=9_500)
 GROUP = GroupFacts("g", "consumer", 2, (READER,))
 CLUSTER = ClusterFacts("127.0.0.1:9292", "", (BROKER,), (TOPIC,), (GROUP,), 6.0, client_version="0.1.0")
@@ -57,8 +59,11 @@ def cluster(**more: object) -> Facts:
     return WELL._replace(cluster=CLUSTER._replace(**more))  # type: ignore[arg-type]
 
 
-def partition(**more: object) -> Facts:
-    return cluster(topics=(TOPIC._replace(partitions=(PARTITION._replace(**more),)),))  # type: ignore[arg-type]
+def partition(replicas: int = 1, in_sync: int = 1, *, down: tuple[int, ...] = (), **more: Any) -> Facts:
+    """The topic t with one partition: its replicas are at the brokers up to 3."""
+    ids = tuple(range(4 - replicas, 4))
+    p = descriptions.partition(end=10_000, replicas=ids, isr=ids[:in_sync], **more)
+    return cluster(topics=(descriptions.topic(p),), down_brokers=frozenset(down))
 
 
 def reader(**more: object) -> Facts:
@@ -67,7 +72,7 @@ def reader(**more: object) -> Facts:
 
 
 def keeping(retention_ms: int = -1, retention_bytes: int = -1, **more: object) -> Facts:
-    topic = TOPIC._replace(retention_ms=retention_ms, retention_bytes=retention_bytes)
+    topic = replace(TOPIC, configs={"retention.ms": retention_ms, "retention.bytes": retention_bytes})
     group = GROUP._replace(partitions=(READER._replace(**more),))  # type: ignore[arg-type]
     return cluster(topics=(topic,), groups=(group,))
 
@@ -104,7 +109,8 @@ def stopped(**more: object) -> Facts:
 
 def grown(replicas: int, brokers: int) -> Facts:
     """An internal topic in a cluster of so many brokers."""
-    topic = TopicFacts("__consumer_offsets", (PARTITION._replace(replicas=replicas, in_sync=replicas),))
+    ids = tuple(range(replicas))
+    topic = descriptions.topic(descriptions.partition(replicas=ids, isr=ids), name="__consumer_offsets")
     return cluster(topics=(topic,), brokers=tuple(BROKER._replace(broker_id=i) for i in range(brokers)))
 
 
@@ -138,10 +144,10 @@ CASES = (
     Case("clocks", WELL._replace(clock=ClockFacts(9_000, at_least=True)), W, "at least 9.0 s"),
     Case("clocks", WELL._replace(clock=ClockFacts(-4_999)), None),
     Case("clocks", WELL._replace(clock=None), None),
-    Case("offline-partitions", partition(error="LOG_CORRUPT"), E, "topic t: partition 0 offline: LOG_CORRUPT"),
+    Case("offline-partitions", partition(error_code=CORRUPT), E, "topic t: partition 0 offline: LOG_CORRUPT"),
     Case("offline-partitions", partition(write_error="full"), None),
     Case("unwritable-partitions", partition(write_error="the disk is full"), E, "the disk is full"),
-    Case("unwritable-partitions", partition(error="LOG_CORRUPT", write_error="x"), None),
+    Case("unwritable-partitions", partition(error_code=CORRUPT, write_error="x"), None),
     Case("full-disk", cluster(disks=(BrokerDiskFacts(2, "/d", 4 << 20, 96 << 20),)), E, "the disk of broker 2 is full"),
     Case("full-disk", cluster(disks=(BrokerDiskFacts(2, "/d", 5 << 20, 96 << 20),)), None),
     Case("full-disk", cluster(disks=(BrokerDiskFacts(2, "/d", (1 << 30) - 1, 1 << 50),)), E, "1,024.0 MiB of 1,073,741,824.0"),
@@ -156,8 +162,8 @@ CASES = (
     Case("under-replicated", partition(replicas=3, in_sync=1, down=(3,)), W, "1 of 3 replicas in sync"),
     Case("broker-down", partition(replicas=3, in_sync=2, down=(3,)), E, "broker 3 is down: it keeps 1 partition of 1"),
     Case("broker-down", partition(replicas=3, in_sync=2), None),
-    Case("offline-partitions", partition(error="LEADER_NOT_AVAILABLE", down=(3,)), None),
-    Case("offline-partitions", partition(error="LEADER_NOT_AVAILABLE"), E, "LEADER_NOT_AVAILABLE"),
+    Case("offline-partitions", partition(error_code=NO_LEADER, down=(3,)), None),
+    Case("offline-partitions", partition(error_code=NO_LEADER), E, "LEADER_NOT_AVAILABLE"),
     Case("internal-replicas", grown(1, 3), W, "__consumer_offsets has 1 replica of a partition, with 3 brokers"),
     Case("internal-replicas", grown(1, 2), W, "1 replica of a partition, with 2 brokers"),
     Case("internal-replicas", grown(3, 4), None),
@@ -201,8 +207,8 @@ CASES = (
     Case("lakes", cluster(lakes=(LakeFacts("trips", error="no bucket"),)), W, "fail: no bucket"),
     Case("lakes", cluster(lakes=(LakeFacts("trips", lag=7, behind_s=301.0),)), W, "7 offsets are missing"),
     Case("lakes", cluster(lakes=(LakeFacts("trips", lag=7, behind_s=30.0),)), None),
-    Case("messages-beyond-frames", cluster(topics=(TOPIC._replace(max_message_bytes=100 << 20),)), W, "104,857,600"),
-    Case("messages-beyond-frames", cluster(topics=(TOPIC._replace(max_message_bytes=99 << 20),)), None),
+    Case("messages-beyond-frames", cluster(topics=(replace(TOPIC, configs={"max.message.bytes": 100 << 20}),)), W, "104,857,600"),
+    Case("messages-beyond-frames", cluster(topics=(replace(TOPIC, configs={"max.message.bytes": 99 << 20}),)), None),
     Case("data-directory", data_dir(problem="/data does not exist", log_dirs=()), E, "/data does not exist"),
     Case("data-directory", directory(problem="/data cannot be read"), E, "/data cannot be read"),
     Case("data-directory", WELL, None),
@@ -353,12 +359,13 @@ def test_names_are_quoted_in_commands() -> None:
 
 def test_a_broker_that_is_down_is_named_once_and_first() -> None:
     """Many topics, an address without a broker, and replicas that lag: one error contains the consequences."""
-    lost = PARTITION._replace(replicas=3, in_sync=2, down=(3,))
-    alone = PARTITION._replace(partition=1, in_sync=1, error="LEADER_NOT_AVAILABLE", down=(3,))
-    few = TopicFacts("few", (lost,), in_sync_min=3)
-    topics = (*(TopicFacts(f"t{i}", (lost,)) for i in range(30)), few, TopicFacts("only", (lost, alone)))
+    lost = descriptions.partition(replicas=(1, 2, 3), isr=(1, 2))
+    alone = descriptions.partition(1, -1, (3,), (), error_code=NO_LEADER)
+    few = descriptions.topic(lost, name="few", configs={"min.insync.replicas": 3})
+    only = descriptions.topic(lost, alone, name="only")
+    topics = (*(descriptions.topic(lost, name=f"t{i}") for i in range(30)), few, only)
     silent = BrokerFacts("127.0.0.1:9294", "127.0.0.1", problem="refused")
-    found = examine(cluster(topics=topics, brokers=(BROKER, silent)), CHECKS)
+    found = examine(cluster(topics=topics, brokers=(BROKER, silent), down_brokers=frozenset({3})), CHECKS)
     assert [f.check for f in found] == ["broker-down"]
     (finding,) = (f.finding for f in found)
     assert "broker 3 is down: it keeps 33 partitions of 32 topics (t0, t1," in finding.fault

@@ -12,6 +12,8 @@ from rich.console import ConsoleDimensions
 from sparklog.cli.top.rates import Order
 from sparklog.cli.top.samples import Snapshot
 from sparklog.cli.top.screen import Failure, SampleThread, State, after, drawn
+from sparklog.client.admin.cluster_admin import ClusterDescription
+from sparklog.client.cluster_view import ClusterView
 from sparklog.errors import BrokerNotAvailableError
 from tests.support.cases import for_each
 from tests.support.top import text
@@ -21,7 +23,7 @@ SIZE = ConsoleDimensions(160, 20)
 
 
 def snapshot(at_s: float) -> Snapshot:
-    return Snapshot(at_s, 0, "c1", {}, 0, {}, 0, (), ())
+    return Snapshot(at_s, 0, ClusterView(ClusterDescription("c1", 1, ()), {}, {}, (), (), {}), {}, 0)
 
 
 def states(*events: Snapshot | Failure | str) -> State:
