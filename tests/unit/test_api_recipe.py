@@ -59,9 +59,7 @@ CALL = '''
         """
         request = operation_messages.DescribeUptimeRequest(label)
         response = operation_messages.DescribeUptimeResponse
-        return self._answer(
-            lambda shared, left_ms: shared.request(Api.DESCRIBE_UPTIME, request, response, timeout_ms=left_ms)
-        ).process_id
+        return self._call().ask(request, response).process_id
 '''
 ROW = """    Api.DESCRIBE_UPTIME: ApiSpec(
         operation.DescribeUptimeRequest,
@@ -129,7 +127,6 @@ def test_an_administrative_api_has_few_places(tmp_path: Path) -> None:
     admin = "sparklog/client/admin/admin.py"
     tree.edit(admin, r"(?=\n    def describe_log_dirs)", CALL)
     tree.edit(admin, r"import pyarrow as pa\n", "from sparklog.protocol import operation_messages\n")
-    tree.edit(admin, r"(?=from sparklog\.protocol\.base import)", "from sparklog.protocol.apis import Api\n")
     golden = "tests/golden/make_golden.py"
     tree.edit(
         golden,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from pyspark_sparklog.source.catalog import Catalog
 from pyspark_sparklog.source.planning import Extent
+from sparklog.client.admin.call import Call
 from sparklog.client.admin.transaction_admin import describe_producers, describe_transaction
 from sparklog.errors import SparklogError
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
@@ -50,7 +51,7 @@ class BlockedReads:
 
     def _warn(self, tp: TopicPartition, count: int, now_s: float) -> None:
         connections = self._catalog.address.connect()
-        producers = describe_producers(connections, tp, timeout_ms=TIMEOUT_MS).producers
+        producers = describe_producers(Call(connections, TIMEOUT_MS), tp).producers
         oldest = min(
             (p for p in producers if p.transaction_first_offset >= 0),
             key=lambda p: p.transaction_first_offset,
@@ -65,7 +66,7 @@ class BlockedReads:
             )
             remedy = f"sparklog transaction abort --topic {tp.topic} --partition {tp.partition} --producer-id {oldest.producer_id}"
         else:
-            summary = describe_transaction(connections, oldest.transactional_id, timeout_ms=TIMEOUT_MS).summary
+            summary = describe_transaction(Call(connections, TIMEOUT_MS), oldest.transactional_id).summary
             subject, since_ms = (
                 f"the transaction of {oldest.transactional_id}",
                 -1 if summary is None else summary.started_ms,

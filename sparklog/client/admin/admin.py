@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,12 +15,14 @@ from sparklog.client.admin import (
     acl_admin,
     cluster_admin,
     config_admin,
+    group_admin,
     lake_admin,
     quota_admin,
     topic_admin,
     transaction_admin,
     user_admin,
 )
+from sparklog.client.admin.call import Call, after_last
 from sparklog.client.admin.cluster_admin import (
     BrokerDescription,
     ClusterDescription,
@@ -27,7 +30,7 @@ from sparklog.client.admin.cluster_admin import (
     PartitionReassignment,
 )
 from sparklog.client.admin.config_admin import BrokerSetting
-from sparklog.client.admin.group_admin import GroupAdmin, GroupDescription, GroupListing
+from sparklog.client.admin.group_admin import GroupDescription, GroupListing
 from sparklog.client.admin.lake_admin import LakeDescription, LakePartition
 from sparklog.client.admin.leader_states import with_figures
 from sparklog.client.admin.log_view import BatchDescription, SegmentDescription, describe_batches, describe_segments
@@ -36,19 +39,32 @@ from sparklog.client.admin.record_deletion import delete_records
 from sparklog.client.admin.schema_argument import Columns, arrow_schema_of
 from sparklog.client.admin.transaction_admin import HangingTransaction
 from sparklog.client.admin.user_admin import UserDescription
+from sparklog.client.group.group_offsets import commit_offsets
 from sparklog.client.net import arguments as arg
 from sparklog.client.net.cluster import Cluster, cluster
-from sparklog.client.net.deadline import Deadline
-from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
+from sparklog.client.net.coordinator_key import transaction_key
+from sparklog.client.net.retry import RetryPolicy
 from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.errors import ClosedError, InvalidPartitionsError, InvalidRequestError
 from sparklog.format.schema import canonical_schema, require_columns
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
-from sparklog.protocol.topic_messages import AlterSchemaRequest, AlterTopicRequest, CreateTopicRequest
+from sparklog.protocol.operation_messages import CordonBrokerRequest, CordonBrokerResponse
+from sparklog.protocol.quota_messages import AlterClientQuotasRequest, AlterClientQuotasResponse, QuotaAlteration
+from sparklog.protocol.topic_messages import (
+    AlterSchemaRequest,
+    AlterSchemaResponse,
+    AlterTopicRequest,
+    AlterTopicResponse,
+    CreateTopicRequest,
+)
 from sparklog.protocol.transaction_messages import (
+    AbortTransactionRequest,
+    AbortTransactionResponse,
     DescribeProducersResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
     TransactionDetails,
     TransactionSummary,
 )
@@ -62,6 +78,7 @@ from sparklog.security.secrets import Secret
 from sparklog.settings import Scope, check, check_names, from_parameters, settings_of
 from sparklog.types import (
     INTERNAL_TOPICS,
+    GroupMetadata,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     TopicPartition,
@@ -80,9 +97,6 @@ __all__ = [
     "PartitionReassignment",
     "TopicDescription",
 ]
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -292,7 +306,6 @@ class Admin:
         self._shared = cluster(bootstrap_servers, security, client_id)
         self._timeout_ms = arg.timeout("request_timeout_ms", request_timeout_ms)
         self._wait_for_broker = wait_for_broker
-        self._group_admin = GroupAdmin(self._shared, request_timeout_ms)
         self._closed = False
 
     @property
@@ -309,17 +322,9 @@ class Admin:
             self._shared.reach(timeout_ms=self._timeout_ms)
         return self._shared
 
-    @property
-    def _groups(self) -> GroupAdmin:
-        """The group administration, for one call. Raises the errors of `_cluster`."""
-        assert self._cluster is self._shared
-        return self._group_admin
-
-    def _answer(self, ask: Callable[[Cluster, int], T]) -> T:
-        """Return the answer of `ask(cluster, timeout_ms)`, which must change nothing: it is called again after a
-        retriable error, until the time limit."""
-        shared = self._cluster
-        return until_answered(lambda left_ms: ask(shared, left_ms), Retries(RetryPolicy.within(self._timeout_ms)))
+    def _call(self) -> Call:
+        """Return the sender of one call's requests; its time limit begins now. Raises the errors of `_cluster`."""
+        return Call(self._cluster, self._timeout_ms)
 
     @arg.takes(
         name=arg.text,
@@ -399,7 +404,7 @@ class Admin:
             -1 if replication_factor is None else replication_factor,
             None if replica_assignment is None else [list(replicas) for replicas in replica_assignment],
         )
-        return _description(topic_admin.create_topic(self._cluster, request, self._timeout_ms))
+        return _description(topic_admin.create_topic(self._call(), request))
 
     @arg.takes(include_internal=arg.flag)
     def list_topics(self, *, include_internal: bool = False) -> list[str]:
@@ -411,8 +416,7 @@ class Admin:
         Returns:
             Names in order.
         """
-        found = self._answer(lambda shared, left_ms: shared.partition_counts(timeout_ms=left_ms))
-        return sorted(name for name in found if include_internal or name not in INTERNAL_TOPICS)
+        return list(self.partition_counts(include_internal=include_internal))
 
     @arg.takes(include_internal=arg.flag)
     def partition_counts(self, *, include_internal: bool = False) -> dict[str, int]:
@@ -424,8 +428,9 @@ class Admin:
         Returns:
             Number of partitions by topic name, in order of the names.
         """
-        found = self._answer(lambda shared, left_ms: shared.partition_counts(timeout_ms=left_ms))
-        return {name: found[name] for name in sorted(found) if include_internal or name not in INTERNAL_TOPICS}
+        call = self._call()
+        counts = call.answer(lambda left_ms: call.cluster.partition_counts(timeout_ms=left_ms))
+        return {name: counts[name] for name in sorted(counts) if include_internal or name not in INTERNAL_TOPICS}
 
     def describe_cluster(self) -> ClusterDescription:
         """Describe the brokers and the controller.
@@ -433,7 +438,7 @@ class Admin:
         Returns:
             The cluster.
         """
-        return cluster_admin.describe_cluster(self._cluster, self._timeout_ms)
+        return cluster_admin.describe_cluster(self._call())
 
     def describe_log_dirs(self) -> dict[int, list[LogDirDescription]]:
         """Describe the disks of each broker: their space and their errors.
@@ -441,7 +446,7 @@ class Admin:
         Returns:
             Log directories by broker id. A broker that does not answer within 5 s is left out.
         """
-        return cluster_admin.describe_log_dirs(self._cluster, self._timeout_ms)
+        return cluster_admin.describe_log_dirs(self._call())
 
     @arg.takes(
         reassignments=arg.mapping(arg.partition, arg.optional(_REPLICAS)), throttle_bytes=arg.optional(arg.whole())
@@ -471,7 +476,7 @@ class Admin:
             admin.alter_partition_reassignments({TopicPartition("trips", 0): [2, 3]}, throttle_bytes=50_000_000)
             ```
         """
-        cluster_admin.alter_reassignments(self._cluster, reassignments, throttle_bytes, self._timeout_ms)
+        cluster_admin.alter_reassignments(self._call(), reassignments, throttle_bytes)
 
     @arg.takes(topics=arg.optional(arg.texts))
     def list_partition_reassignments(self, topics: Iterable[str] | None = None) -> list[PartitionReassignment]:
@@ -483,7 +488,7 @@ class Admin:
         Returns:
             One entry per partition that is being reassigned.
         """
-        return cluster_admin.list_reassignments(self._cluster, topics, self._timeout_ms)
+        return cluster_admin.list_reassignments(self._call(), topics)
 
     def cancel_partition_reassignments(self, partitions: arg.Partitions | None = None) -> int:
         """Cancel reassignments: the partitions stay at their old brokers, and the copies are deleted.
@@ -498,11 +503,11 @@ class Admin:
             NoReassignmentInProgressError: A given partition is not being reassigned; the other partitions are done.
         """
         if partitions is None:
-            under_way = cluster_admin.list_reassignments(self._cluster, None, self._timeout_ms, with_sizes=False)
+            under_way = cluster_admin.list_reassignments(self._call(), None, with_sizes=False)
             partitions = [r.topic_partition for r in under_way]
         targets = dict.fromkeys(arg.partitions("partitions", partitions))
         if targets:
-            cluster_admin.alter_reassignments(self._cluster, targets, None, self._timeout_ms)
+            cluster_admin.alter_reassignments(self._call(), targets, None)
         return len(targets)
 
     @arg.takes(kind=arg.text)
@@ -526,7 +531,7 @@ class Admin:
             InvalidRequestError: `kind` is unknown.
         """
         chosen = None if partitions is None else arg.partitions("partitions", partitions)
-        return cluster_admin.elect_leaders(self._cluster, kind, chosen, self._timeout_ms)
+        return cluster_admin.elect_leaders(self._call(), kind, chosen)
 
     @arg.takes(broker_id=arg.broker_id, cordoned=arg.flag)
     def cordon_broker(self, broker_id: int, *, cordoned: bool = True) -> tuple[int, ...]:
@@ -542,7 +547,7 @@ class Admin:
         Raises:
             InvalidRequestError: The cluster never had this broker.
         """
-        return cluster_admin.cordon(self._cluster, broker_id, cordoned=cordoned, timeout_ms=self._timeout_ms)
+        return tuple(self._call().change(CordonBrokerRequest(broker_id, cordoned), CordonBrokerResponse).cordoned)
 
     def describe_broker(self, broker_id: int | None) -> dict[str, BrokerSetting]:
         """Describe the settings of a running broker, without secrets.
@@ -563,7 +568,7 @@ class Admin:
             ```
         """
         number = None if broker_id is None else arg.broker_id("broker_id", broker_id)
-        return config_admin.describe_broker(self._cluster, number, self._timeout_ms)
+        return config_admin.describe_broker(self._call(), number)
 
     @arg.takes(configs=_SETTINGS)
     def alter_broker(
@@ -591,13 +596,7 @@ class Admin:
             ```
         """
         number = None if broker_id is None else arg.broker_id("broker_id", broker_id)
-        config_admin.alter_broker(
-            self._cluster,
-            number,
-            configs,
-            validate_only=arg.flag("validate_only", validate_only),
-            timeout_ms=self._timeout_ms,
-        )
+        config_admin.alter_broker(self._call(), number, configs, validate_only=arg.flag("validate_only", validate_only))
 
     @arg.takes(name=arg.name)
     def describe_topic(self, name: str) -> TopicDescription:
@@ -612,9 +611,8 @@ class Admin:
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist.
         """
-        deadline = Deadline(self._timeout_ms)
-        info = self._answer(lambda shared, left_ms: shared.topic(name, refresh=True, timeout_ms=left_ms))
-        return _description(*with_figures(self._cluster, [info], deadline))
+        call = self._call()
+        return _description(*with_figures(call, [call.topic(name)]))
 
     @arg.takes(names=arg.texts)
     def describe_topics(self, names: Iterable[str]) -> dict[str, TopicDescription]:
@@ -634,9 +632,9 @@ class Admin:
             raise InvalidRequestError(f"{len(wanted)} topics: at most {TOPICS_PER_REQUEST_MAX} at once")
         if not wanted:
             return {}
-        deadline = Deadline(self._timeout_ms)
-        found = self._answer(lambda shared, left_ms: shared.metadata(wanted, timeout_ms=left_ms)).topics
-        infos = with_figures(self._cluster, [topic_info(t) for t in found if t.error_code == 0], deadline)
+        call = self._call()
+        states = call.answer(lambda left_ms: call.cluster.metadata(wanted, timeout_ms=left_ms)).topics
+        infos = with_figures(call, [topic_info(t) for t in states if t.error_code == 0])
         return {info.name: _description(info) for info in infos}
 
     @arg.takes(name=arg.name)
@@ -679,7 +677,7 @@ class Admin:
         parts = [None if s is None else arrow_schema_of(name, s) for name, s in given.items()]
         stored = [None if s is None else canonical_schema(s).serialize().to_pybytes() for s in parts]
         request = AlterSchemaRequest(name, *stored)
-        return _description(topic_admin.alter_schema(self._cluster, request, self._timeout_ms))
+        return _description(topic_admin.alter_topic(self._call(), request, AlterSchemaResponse))
 
     @arg.takes(name=arg.name, configs=_SETTINGS)
     def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> TopicDescription:
@@ -699,7 +697,7 @@ class Admin:
         check_names(Scope.TOPIC, configs)
         checked = check(Scope.TOPIC, {k: v for k, v in configs.items() if v is not None})
         request = AlterTopicRequest(name, {k: checked.get(k) for k in configs})
-        return _description(topic_admin.alter_topic(self._cluster, request, self._timeout_ms))
+        return _description(topic_admin.alter_topic(self._call(), request, AlterTopicResponse))
 
     @arg.takes(before_offsets=arg.mapping(arg.partition, arg.anything))
     def delete_records(self, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -719,7 +717,7 @@ class Admin:
             SparklogError: The error of the first refused partition. Its `outcomes` holds the new first offset or an
                 error for each partition.
         """
-        return delete_records(self._cluster, before_offsets, timeout_ms=self._timeout_ms)
+        return delete_records(self._call(), before_offsets)
 
     @arg.takes(name=arg.name)
     def add_partitions(self, name: str, total: int) -> TopicDescription:
@@ -745,7 +743,7 @@ class Admin:
             InvalidTopicError: The topic is one of the broker's own.
         """
         total = _check_count("total", total)
-        return _description(topic_admin.add_partitions(self._cluster, name, total, self._timeout_ms))
+        return _description(topic_admin.add_partitions(self._call(), name, total))
 
     @arg.takes(
         topic=arg.name,
@@ -797,8 +795,7 @@ class Admin:
             ```
         """
         lake_admin.enable_lake(
-            self._cluster,
-            self._topic_info(topic),
+            self._call().topic(topic),
             self.alter_topic,
             location=location,
             interval_ms=interval_ms,
@@ -822,7 +819,8 @@ class Admin:
             UnknownTopicOrPartitionError: The topic does not exist.
             InvalidConfigError: The topic has no Delta table.
         """
-        return lake_admin.describe_lake(self._cluster, self._topic_info(topic), self._timeout_ms)
+        call = self._call()
+        return lake_admin.describe_lake(call, call.topic(topic))
 
     @arg.takes(topic=arg.name)
     def disable_lake(self, topic: str) -> None:
@@ -834,7 +832,7 @@ class Admin:
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist.
         """
-        lake_admin.disable_lake(self._topic_info(topic), self.alter_topic)
+        lake_admin.disable_lake(self._call().topic(topic), self.alter_topic)
 
     @arg.takes(topic=arg.name, reason=arg.text)
     def pause_lake(self, topic: str, reason: str = lake_admin.PAUSED_BY_USER) -> None:
@@ -848,7 +846,7 @@ class Admin:
             UnknownTopicOrPartitionError: The topic does not exist.
             InvalidConfigError: The topic has no Delta table.
         """
-        lake_admin.settings_with_lake(self._topic_info(topic))
+        lake_admin.settings_with_lake(self._call().topic(topic))
         self.alter_topic(topic, {"lake.paused": reason or lake_admin.PAUSED_BY_USER})
 
     @arg.takes(topic=arg.name, from_table=arg.flag)
@@ -868,10 +866,11 @@ class Admin:
             LakeUnavailableError: With `from_table` the location cannot be reached, or other writers commit all the
                 time.
         """
-        info = self._topic_info(topic)
+        call = self._call()
+        info = call.topic(topic)
         lake_admin.settings_with_lake(info)
         if from_table:
-            lake_admin.resume_from_table(self._cluster, info, self._timeout_ms)
+            lake_admin.resume_from_table(call, info)
         self.alter_topic(topic, {"lake.paused": None})
 
     @arg.takes(topic=arg.name, keep_rows=arg.flag)
@@ -892,13 +891,12 @@ class Admin:
             LakePausedError: Another table is at the location; or with `keep_rows` the table is not sound.
             LakeUnavailableError: The location cannot be reached, or other writers commit all the time.
         """
+        call = self._call()
+        info = call.topic(topic)
         if keep_rows:
-            lake_admin.widen_table(self._topic_info(topic), self.alter_topic)
-            return
-        lake_admin.rebuild_lake(self._cluster, self._topic_info(topic), self.alter_topic, self._timeout_ms)
-
-    def _topic_info(self, name: str) -> TopicInfo:
-        return self._answer(lambda shared, left_ms: shared.topic(name, refresh=True, timeout_ms=left_ms))
+            lake_admin.widen_table(info, self.alter_topic)
+        else:
+            lake_admin.rebuild_lake(call, info, self.alter_topic)
 
     @arg.takes(name=arg.name)
     def delete_topic(self, name: str) -> None:
@@ -910,7 +908,7 @@ class Admin:
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist.
         """
-        topic_admin.delete_topic(self._cluster, name, self._timeout_ms)
+        topic_admin.delete_topic(self._call(), name)
 
     @arg.takes(isolation_level=arg.text)
     def list_offsets(
@@ -965,7 +963,7 @@ class Admin:
             LocalReadUnavailableError: The client is on another host than the partition's leader.
             UnknownTopicOrPartitionError: The partition does not exist.
         """
-        return describe_segments(self._cluster, partition, timeout_ms=self._timeout_ms)
+        return describe_segments(self._call(), partition)
 
     @arg.takes(partition=arg.partition, offset=arg.whole(), batches_max=arg.whole(1))
     def describe_batches(
@@ -985,7 +983,7 @@ class Admin:
             OffsetOutOfRangeError: The partition does not have this offset.
             UnknownTopicOrPartitionError: The partition does not exist.
         """
-        return describe_batches(self._cluster, partition, offset, batches_max, self._timeout_ms)
+        return describe_batches(self._call(), partition, offset, batches_max)
 
     @arg.takes(states=arg.texts)
     def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
@@ -997,7 +995,7 @@ class Admin:
         Returns:
             Groups in order of their names.
         """
-        return self._groups.list_groups(states)
+        return group_admin.list_groups(self._call(), states)
 
     @arg.takes(group_id=arg.name)
     def describe_group(self, group_id: str) -> GroupDescription:
@@ -1012,7 +1010,7 @@ class Admin:
         Raises:
             GroupIdNotFoundError: The group does not exist.
         """
-        return self._groups.describe(group_id)
+        return group_admin.describe_group(self._call(), group_id)
 
     @arg.takes(group_id=arg.name)
     def list_group_offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -1024,7 +1022,7 @@ class Admin:
         Returns:
             Offsets by partition; empty if the group does not exist.
         """
-        return self._groups.offsets(group_id)
+        return group_admin.group_offsets(self._call(), group_id)
 
     @arg.takes(group_id=arg.name)
     def alter_group_offsets(self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata]) -> None:
@@ -1041,7 +1039,8 @@ class Admin:
                 `outcomes` holds an error or None for each partition.
             InvalidRequestError: An offset or a partition is malformed.
         """
-        self._groups.alter_offsets(group_id, offsets)
+        policy = RetryPolicy.within(self._timeout_ms)
+        commit_offsets(self._cluster, GroupMetadata(group_id), offsets, policy=policy)
 
     @arg.takes(group_id=arg.name)
     def delete_group(self, group_id: str) -> int:
@@ -1058,7 +1057,7 @@ class Admin:
             NonEmptyGroupError: The group has members.
             UnstableOffsetCommitError: A transaction with offsets of the group is open.
         """
-        return self._groups.delete(group_id)
+        return group_admin.delete_group(self._call(), group_id)
 
     @arg.takes(states=arg.texts, running_ms_min=arg.whole())
     def list_transactions(self, states: Sequence[str] = (), running_ms_min: int = 0) -> list[TransactionSummary]:
@@ -1072,7 +1071,11 @@ class Admin:
         Returns:
             Transactions in order of their ids.
         """
-        return transaction_admin.list_transactions(self._cluster, states, running_ms_min, timeout_ms=self._timeout_ms)
+        request = ListTransactionsRequest(list(states), running_ms_min, paged=True)
+        following = after_last("transactions", attrgetter("transactional_id"))
+        pages = self._call().pages_of_all_brokers(request, ListTransactionsResponse, following)
+        summaries = {t.transactional_id: t for page in pages for t in page.transactions}
+        return [summaries[transactional_id] for transactional_id in sorted(summaries)]
 
     @arg.takes(transactional_id=arg.text)
     def describe_transaction(self, transactional_id: str) -> TransactionDetails:
@@ -1087,7 +1090,7 @@ class Admin:
         Raises:
             InvalidProducerIdMappingError: The id does not exist.
         """
-        return transaction_admin.describe_transaction(self._cluster, transactional_id, timeout_ms=self._timeout_ms)
+        return transaction_admin.describe_transaction(self._call(), transactional_id)
 
     @arg.takes(transactional_id=arg.text)
     def abort_transaction(self, transactional_id: str) -> int:
@@ -1105,7 +1108,8 @@ class Admin:
             RequestTimedOutError: The broker did not answer in time; the transaction is perhaps aborted.
             BrokerNotAvailableError: The broker stopped before it answered; the transaction is perhaps aborted.
         """
-        return transaction_admin.abort_transaction(self._cluster, transactional_id, timeout_ms=self._timeout_ms)
+        request, key = AbortTransactionRequest(transactional_id), transaction_key(transactional_id)
+        return self._call().ask(request, AbortTransactionResponse, coordinator=key, once=True).partitions
 
     @arg.takes(partition=arg.partition, producer_id=arg.whole())
     def abort_hanging_transaction(self, partition: TopicPartition, producer_id: int) -> None:
@@ -1120,7 +1124,8 @@ class Admin:
             RequestTimedOutError: The broker did not answer in time; the transaction is perhaps aborted.
             BrokerNotAvailableError: The broker stopped before it answered; the transaction is perhaps aborted.
         """
-        transaction_admin.abort_hanging_transaction(self._cluster, partition, producer_id, timeout_ms=self._timeout_ms)
+        request = AbortTransactionRequest(None, partition.topic, partition.partition, producer_id)
+        self._call().ask(request, AbortTransactionResponse, leader_of=partition, once=True)
 
     @arg.takes(partition=arg.partition)
     def describe_producers(self, partition: TopicPartition) -> DescribeProducersResponse:
@@ -1135,7 +1140,7 @@ class Admin:
         Raises:
             UnknownTopicOrPartitionError: The partition does not exist.
         """
-        return transaction_admin.describe_producers(self._cluster, partition, timeout_ms=self._timeout_ms)
+        return transaction_admin.describe_producers(self._call(), partition)
 
     @arg.takes(topics=arg.optional(arg.texts))
     def find_hanging_transactions(self, topics: Iterable[str] | None = None) -> list[HangingTransaction]:
@@ -1159,7 +1164,12 @@ class Admin:
             for n in names
             for p in range(counts[n] if n in counts else self.describe_topic(n).partitions)
         ]
-        return transaction_admin.find_hanging_transactions(self._cluster, partitions, timeout_ms=self._timeout_ms)
+        return [
+            HangingTransaction(partition, producer)
+            for partition in partitions
+            for producer in transaction_admin.describe_producers(self._call(), partition).producers
+            if producer.transaction_first_offset >= 0 and producer.transactional_id is None
+        ]
 
     @arg.takes(name=arg.text, mechanisms=arg.texts, iterations=arg.whole(), only_new=arg.flag, only_existing=arg.flag)
     def set_user_password(
@@ -1192,14 +1202,13 @@ class Admin:
             ResourceNotFoundError: With `only_existing` the user does not exist.
         """
         user_admin.set_password(
-            self._cluster,
+            self._call(),
             name,
             _password("password", password),
             mechanisms,
-            iterations=iterations,
+            iterations,
             only_new=only_new,
             only_existing=only_existing,
-            timeout_ms=self._timeout_ms,
         )
 
     @arg.takes(names=arg.optional(arg.texts))
@@ -1212,7 +1221,7 @@ class Admin:
         Returns:
             The users; names of users that do not exist are left out.
         """
-        return user_admin.describe_users(self._cluster, names, timeout_ms=self._timeout_ms)
+        return user_admin.describe_users(self._call(), names)
 
     @arg.takes(name=arg.text)
     def remove_user(self, name: str) -> None:
@@ -1224,7 +1233,7 @@ class Admin:
         Raises:
             ResourceNotFoundError: The user does not exist.
         """
-        user_admin.remove_user(self._cluster, name, timeout_ms=self._timeout_ms)
+        user_admin.remove_user(self._call(), name)
 
     @arg.takes(acls=arg.listed(arg.instance(Acl)))
     def create_acls(self, acls: Iterable[Acl]) -> int:
@@ -1241,7 +1250,7 @@ class Admin:
             SecurityDisabledError: The broker has no authorizer.
             ClusterAuthorizationFailedError: The user is not allowed to change ACLs.
         """
-        return acl_admin.create_acls(self._cluster, acls, timeout_ms=self._timeout_ms)
+        return acl_admin.create_acls(self._call(), acls)
 
     @arg.takes(filters=arg.listed(arg.instance(AclFilter)))
     def delete_acls(self, *filters: AclFilter) -> list[Acl]:
@@ -1257,7 +1266,7 @@ class Admin:
             SecurityDisabledError: The broker has no authorizer.
             ClusterAuthorizationFailedError: The user is not allowed to change ACLs.
         """
-        return acl_admin.delete_acls(self._cluster, filters, timeout_ms=self._timeout_ms)
+        return acl_admin.delete_acls(self._call(), filters)
 
     @arg.takes(wanted=arg.instance(AclFilter))
     def describe_acls(self, wanted: AclFilter = ALL_ACLS) -> list[Acl]:
@@ -1273,7 +1282,7 @@ class Admin:
             SecurityDisabledError: The broker has no authorizer.
             ClusterAuthorizationFailedError: The user is not allowed to see ACLs.
         """
-        return acl_admin.describe_acls(self._cluster, wanted, timeout_ms=self._timeout_ms)
+        return acl_admin.describe_acls(self._call(), wanted)
 
     def describe_client_quotas(self) -> QuotaDescription:
         """Describe all quotas of users, client ids and IP addresses, and the throttled clients.
@@ -1284,7 +1293,7 @@ class Admin:
         Raises:
             ClusterAuthorizationFailedError: The user is not allowed to see quotas.
         """
-        return quota_admin.describe_quotas(self._cluster, timeout_ms=self._timeout_ms)
+        return quota_admin.describe_quotas(self._call())
 
     @arg.takes(entity=arg.instance(Entity), changes=arg.mapping(arg.text, arg.optional(_quota)))
     def alter_client_quotas(self, entity: Entity, changes: Mapping[str, float | None]) -> dict[str, float]:
@@ -1301,7 +1310,9 @@ class Admin:
             InvalidConfigError: A quota is unknown or out of bounds.
             ClusterAuthorizationFailedError: The user is not allowed to change quotas.
         """
-        return quota_admin.alter_quotas(self._cluster, entity, changes, timeout_ms=self._timeout_ms)
+        alteration = QuotaAlteration(entity.user, entity.client_id, dict(changes), entity.ip)
+        answer = self._call().change(AlterClientQuotasRequest([alteration]), AlterClientQuotasResponse)
+        return answer.entries[0].quotas
 
     def close(self) -> None:
         """Close the Admin: every other method raises ClosedError from now on. A second call does nothing.

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sparklog.client.admin.changes import change
-from sparklog.client.admin.leader_states import BROKER_MS, states_at
+from sparklog.client.admin.call import BROKER_MS, Call
+from sparklog.client.admin.leader_states import states_at
 from sparklog.client.admin.repeating import RepeatPolicy
 from sparklog.client.net.addresses import Endpoint
-from sparklog.client.net.cluster import Cluster
-from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.outcomes import raise_failed
-from sparklog.client.net.retry import Retries, RetryPolicy, request_until, until_answered
 from sparklog.errors import (
     BrokerNotAvailableError,
     ClusterAuthorizationFailedError,
@@ -22,12 +19,9 @@ from sparklog.errors import (
     SparklogError,
     error_from_code,
 )
-from sparklog.protocol.apis import Api
 from sparklog.protocol.operation_messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
-    CordonBrokerRequest,
-    CordonBrokerResponse,
     DescribeClusterRequest,
     DescribeClusterResponse,
     DescribeLogDirsRequest,
@@ -36,6 +30,7 @@ from sparklog.protocol.operation_messages import (
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    LogDir,
     PartitionName,
     PartitionOutcome,
     ReassignmentTarget,
@@ -124,59 +119,44 @@ class PartitionReassignment:
     """Bytes that the new replicas have to copy; -1: not known."""
 
 
-def describe_cluster(cluster: Cluster, timeout_ms: int) -> ClusterDescription:
+def describe_cluster(call: Call) -> ClusterDescription:
     """Describe the cluster's brokers; see `Admin`."""
-    deadline = Deadline(timeout_ms)
-    request, policy = DescribeClusterRequest(), RetryPolicy.within(timeout_ms)
     try:
-        found = request_until(cluster, Api.DESCRIBE_CLUSTER, request, DescribeClusterResponse, policy)
+        answer = call.ask(DescribeClusterRequest(), DescribeClusterResponse)
     except ClusterAuthorizationFailedError:  # metadata do not need the right
-        metadata = cluster.metadata([], timeout_ms=deadline.left_ms())
-        brokers = tuple(BrokerDescription(b.broker_id, b.host, b.port) for b in metadata.brokers)
-        return ClusterDescription(metadata.cluster_id, metadata.controller, brokers)
-    there = tuple(
+        old = call.cluster.metadata([], timeout_ms=call.left_ms)
+        brokers = tuple(BrokerDescription(b.broker_id, b.host, b.port) for b in old.brokers)
+        return ClusterDescription(old.cluster_id, old.controller, brokers)
+    alive = tuple(
         BrokerDescription(b.broker_id, b.host, b.port, b.rack, b.is_stopping, b.is_cordoned)
-        for b in found.brokers
+        for b in answer.brokers
         if b.host
     )
-    missing = tuple(b.broker_id for b in found.brokers if not b.host)
-    return ClusterDescription(found.cluster_id, found.controller, there, missing, found.throttle_bytes)
+    missing = tuple(b.broker_id for b in answer.brokers if not b.host)
+    return ClusterDescription(answer.cluster_id, answer.controller, alive, missing, answer.throttle_bytes)
 
 
-def describe_log_dirs(cluster: Cluster, timeout_ms: int) -> dict[int, list[LogDirDescription]]:
+def describe_log_dirs(call: Call) -> dict[int, list[LogDirDescription]]:
     """Describe the disks of all brokers; see `Admin`."""
-    deadline = Deadline(timeout_ms)
-    found: dict[int, list[LogDirDescription]] = {}
-    request = DescribeLogDirsRequest()
-    for broker in describe_cluster(cluster, deadline.left_ms()).brokers:
-        endpoint, left_ms = Endpoint(broker.host, broker.port), min(BROKER_MS, deadline.left_ms())
+    descriptions: dict[int, list[LogDirDescription]] = {}
+    for broker in describe_cluster(call).brokers:
+        endpoint = Endpoint(broker.host, broker.port)
         try:
-            answer = cluster.request(
-                Api.DESCRIBE_LOG_DIRS, request, DescribeLogDirsResponse, endpoint=endpoint, timeout_ms=left_ms
-            )
+            answer = call.ask_broker(endpoint, DescribeLogDirsRequest(), DescribeLogDirsResponse, BROKER_MS)
         except (BrokerNotAvailableError, RequestTimedOutError):
             continue
-        found[broker.broker_id] = [
-            LogDirDescription(
-                broker.broker_id,
-                d.path,
-                f"{error_from_code(d.error_code, '').name}: {d.message}" if d.error_code else "",
-                d.total_bytes,
-                d.usable_bytes,
-                d.partitions,
-                d.size_bytes,
-                d.put_aside,
-            )
-            for d in answer.log_dirs
-        ]
-    return found
+        descriptions[broker.broker_id] = [_log_dir(broker.broker_id, d) for d in answer.log_dirs]
+    return descriptions
+
+
+def _log_dir(broker_id: int, d: LogDir) -> LogDirDescription:
+    error = f"{error_from_code(d.error_code, '').name}: {d.message}" if d.error_code else ""
+    sizes = (d.total_bytes, d.usable_bytes, d.partitions, d.size_bytes, d.put_aside)
+    return LogDirDescription(broker_id, d.path, error, *sizes)
 
 
 def alter_reassignments(
-    cluster: Cluster,
-    targets: Mapping[TopicPartition, Sequence[int] | None],
-    throttle_bytes: int | None,
-    timeout_ms: int,
+    call: Call, targets: Mapping[TopicPartition, Sequence[int] | None], throttle_bytes: int | None
 ) -> None:
     """Change the replicas of partitions; see `Admin`."""
     request = AlterPartitionReassignmentsRequest(
@@ -187,14 +167,7 @@ def alter_reassignments(
         -1 if throttle_bytes is None else throttle_bytes,
     )
     repeating = RepeatPolicy()
-    answer = change(
-        cluster,
-        Api.ALTER_PARTITION_REASSIGNMENTS,
-        request,
-        AlterPartitionReassignmentsResponse,
-        timeout_ms,
-        repeating=repeating,
-    )
+    answer = call.change_once(request, AlterPartitionReassignmentsResponse, repeating)
     assert answer is not None
     cancelled = {tp for tp, replicas in targets.items() if replicas is None and repeating.is_unclear}
     outcomes = _by_partition(answer.outcomes)
@@ -205,32 +178,29 @@ def alter_reassignments(
 
 
 def list_reassignments(
-    cluster: Cluster, topics: Iterable[str] | None, timeout_ms: int, *, with_sizes: bool = True
+    call: Call, topics: Iterable[str] | None, *, with_sizes: bool = True
 ) -> list[PartitionReassignment]:
     """List the reassignments in progress; see `Admin`. `with_sizes` False leaves the bytes at -1 and saves the requests
     to the replicas' brokers.
     """
-    deadline = Deadline(timeout_ms)
     request = ListPartitionReassignmentsRequest(None if topics is None else list(topics))
-    api, response = Api.LIST_PARTITION_REASSIGNMENTS, ListPartitionReassignmentsResponse
-    policy = RetryPolicy.within(timeout_ms)
-    answer = request_until(cluster, api, request, response, policy)
+    answer = call.ask(request, ListPartitionReassignmentsResponse)
     if not answer.reassignments:
         return []
-    asked: dict[int, set[str]] = {}
+    topics_of: dict[int, set[str]] = {}
     for r in answer.reassignments if with_sizes else []:
         for broker in (r.leader, *r.adding):
-            asked.setdefault(broker, set()).add(r.topic)
+            topics_of.setdefault(broker, set()).add(r.topic)
     # `states_at` needs the addresses of the brokers
-    until_answered(lambda left_ms: cluster.metadata([], timeout_ms=left_ms), Retries(policy))
-    sizes = {key: state.size_bytes for key, state in states_at(cluster, asked, deadline).items()}
-    found = []
+    call.answer(lambda left_ms: call.cluster.metadata([], timeout_ms=left_ms))
+    sizes = {key: state.size_bytes for key, state in states_at(call, topics_of).items()}
+    reassignments = []
     for r in answer.reassignments:
         tp = TopicPartition(r.topic, r.partition)
         size = sizes.get((r.leader, tp), -1)
         copies = [size if broker in r.isr else sizes.get((broker, tp), -1) for broker in r.adding]
-        is_known = size >= 0 and all(c >= 0 for c in copies)
-        found.append(
+        has_sizes = size >= 0 and all(c >= 0 for c in copies)
+        reassignments.append(
             PartitionReassignment(
                 tp,
                 r.leader,
@@ -238,34 +208,23 @@ def list_reassignments(
                 tuple(r.isr),
                 tuple(r.adding),
                 tuple(r.removing),
-                sum(min(c, size) for c in copies) if is_known else -1,
-                size * len(r.adding) if is_known else -1,
+                sum(min(c, size) for c in copies) if has_sizes else -1,
+                size * len(r.adding) if has_sizes else -1,
             )
         )
-    return found
+    return reassignments
 
 
-def elect_leaders(cluster: Cluster, kind: str, partitions: Iterable[TopicPartition] | None, timeout_ms: int) -> int:
+def elect_leaders(call: Call, kind: str, partitions: Iterable[TopicPartition] | None) -> int:
     """Elect leaders, and return the number of partitions with a new leader; see `Admin`."""
     if kind not in ELECTIONS:
         raise InvalidRequestError(f"election type {kind!r}: use one of {', '.join(ELECTIONS)}")
     named = None if partitions is None else [PartitionName(tp.topic, tp.partition) for tp in partitions]
-    answer = change(
-        cluster, Api.ELECT_LEADERS, ElectLeadersRequest(ELECTIONS[kind], named), ElectLeadersResponse, timeout_ms
-    )
-    assert answer is not None
+    answer = call.change(ElectLeadersRequest(ELECTIONS[kind], named), ElectLeadersResponse)
     for outcome in answer.outcomes:
-        cluster.expire(outcome.topic)
+        call.cluster.expire(outcome.topic)
     raise_failed(_by_partition(answer.outcomes), "done")
     return answer.changed
-
-
-def cordon(cluster: Cluster, broker_id: int, *, cordoned: bool, timeout_ms: int) -> tuple[int, ...]:
-    """Cordon a broker against new replicas, or end that; return the ids of all cordoned brokers; see `Admin`."""
-    request = CordonBrokerRequest(broker_id, cordoned)
-    answer = change(cluster, Api.CORDON_BROKER, request, CordonBrokerResponse, timeout_ms)
-    assert answer is not None
-    return tuple(answer.cordoned)
 
 
 def _by_partition(outcomes: Sequence[PartitionOutcome]) -> dict[TopicPartition, SparklogError | None]:

@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from sparklog.client.admin.changes import change
+from sparklog.client.admin.call import Call
 from sparklog.client.admin.cluster_admin import describe_cluster
 from sparklog.client.net.addresses import Endpoint
-from sparklog.client.net.cluster import Cluster
-from sparklog.client.net.deadline import Deadline
-from sparklog.client.net.retry import RetryPolicy, request_until
 from sparklog.errors import InvalidRequestError
-from sparklog.protocol.apis import Api
 from sparklog.protocol.operation_messages import (
     AlterBrokerConfigsRequest,
     AlterBrokerConfigsResponse,
@@ -38,36 +34,23 @@ class BrokerSetting(NamedTuple):
     """True if `Admin.alter_broker` changes it; other settings need a restart."""
 
 
-def describe_broker(cluster: Cluster, broker_id: int | None, timeout_ms: int) -> dict[str, BrokerSetting]:
+def describe_broker(call: Call, broker_id: int | None) -> dict[str, BrokerSetting]:
     """Describe a broker's settings; see `Admin.describe_broker`."""
     if broker_id is None:
-        policy = RetryPolicy.within(timeout_ms)
-        request = DescribeBrokerConfigsRequest(ALL_BROKERS)
-        answer = request_until(cluster, Api.DESCRIBE_BROKER_CONFIGS, request, DescribeBrokerConfigsResponse, policy)
+        answer = call.ask(DescribeBrokerConfigsRequest(ALL_BROKERS), DescribeBrokerConfigsResponse)
     else:
-        deadline = Deadline(timeout_ms)
-        brokers = {b.broker_id: b for b in describe_cluster(cluster, timeout_ms).brokers}
+        brokers = {b.broker_id: b for b in describe_cluster(call).brokers}
         if broker_id not in brokers:
             raise InvalidRequestError(f"broker {broker_id} is not running; the running brokers are {sorted(brokers)}")
         request = DescribeBrokerConfigsRequest(broker_id)
-        cluster.own_changes.name(request)
-        answer = cluster.request(
-            Api.DESCRIBE_BROKER_CONFIGS,
-            request,
-            DescribeBrokerConfigsResponse,
-            endpoint=Endpoint(brokers[broker_id].host, brokers[broker_id].port),
-            timeout_ms=deadline.left_ms(),
-        )
+        call.cluster.own_changes.name(request)
+        endpoint = Endpoint(brokers[broker_id].host, brokers[broker_id].port)
+        answer = call.ask_broker(endpoint, request, DescribeBrokerConfigsResponse)
     return {e.name: BrokerSetting(e.name, e.value, _SOURCES[Source(e.source)], e.is_dynamic) for e in answer.configs}
 
 
 def alter_broker(
-    cluster: Cluster,
-    broker_id: int | None,
-    configs: Mapping[str, object | None],
-    *,
-    validate_only: bool,
-    timeout_ms: int,
+    call: Call, broker_id: int | None, configs: Mapping[str, object | None], *, validate_only: bool
 ) -> None:
     """Change a broker's settings; see `Admin.alter_broker`."""
     number = ALL_BROKERS if broker_id is None else broker_id
@@ -76,5 +59,4 @@ def alter_broker(
         name: value if value is None or isinstance(value, str | int | float | bool) else str(value)
         for name, value in configs.items()
     }
-    request = AlterBrokerConfigsRequest(number, values, validate_only)
-    change(cluster, Api.ALTER_BROKER_CONFIGS, request, AlterBrokerConfigsResponse, timeout_ms)
+    call.change(AlterBrokerConfigsRequest(number, values, validate_only), AlterBrokerConfigsResponse)

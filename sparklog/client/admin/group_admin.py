@@ -1,23 +1,21 @@
-"""Administration of consumer groups: list and describe them, set the offsets of stopped groups, delete them."""
+"""Administration of consumer groups: list and describe them, look up their offsets, delete them."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
+from sparklog.client.admin.call import Call, after_last
 from sparklog.client.admin.repeating import NextStep, RepeatPolicy
-from sparklog.client.group.group_offsets import Offsets, commit_offsets, fetch_offsets
-from sparklog.client.net.addresses import Endpoint
+from sparklog.client.group.group_offsets import fetch_offsets
 from sparklog.client.net.answers import single
-from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import group_key
-from sparklog.client.net.deadline import Deadline
-from sparklog.client.net.paging import pages
-from sparklog.client.net.retry import Retries, RetryPolicy, of_all_brokers, request_until
+from sparklog.client.net.retry import RetryPolicy
 from sparklog.client.reading.isolation import AbortedOffsets
-from sparklog.client.reading.offset_lookup import list_offsets
+from sparklog.client.reading.offset_lookup import find_offsets
 from sparklog.client.reading.single_fetch import fetch_once
 from sparklog.errors import (
     GroupIdNotFoundError,
@@ -34,6 +32,7 @@ from sparklog.protocol.group_messages import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     GroupDetails,
+    GroupMember,
     ListGroupsRequest,
     ListGroupsResponse,
     TopicPartitions,
@@ -117,165 +116,125 @@ class GroupDescription:
     """Progress in each partition."""
 
 
-class GroupAdmin:
-    """The part of Admin for groups."""
+def list_groups(call: Call, states: Iterable[str] = ()) -> list[GroupListing]:
+    """List the groups of all coordinators; see `Admin.list_groups`."""
+    request = ListGroupsRequest([*states], paged=True)
+    pages = call.pages_of_all_brokers(request, ListGroupsResponse, after_last("groups", attrgetter("group_id")))
+    groups = {g.group_id: GroupListing(g.group_id, g.state, g.kind, g.members) for page in pages for g in page.groups}
+    return [groups[group_id] for group_id in sorted(groups)]
 
-    def __init__(self, cluster: Cluster, timeout_ms: int) -> None:
-        self._cluster = cluster
-        self._timeout_ms = timeout_ms
-        self._policy = RetryPolicy.within(timeout_ms)
 
-    def list_groups(self, states: Iterable[str] = ()) -> list[GroupListing]:
-        wanted = [*states]
+def describe_group(call: Call, group_id: str) -> GroupDescription:
+    """Describe a group; see `Admin.describe_group`."""
+    group = _details(call, group_id)
+    if group.error_code:
+        raise _with_hint(call, error_from_code(group.error_code, group.message), group_id)
+    members = tuple(map(_member, group.members))
+    lags = tuple(_lags(call, group_offsets(call, group_id), members))
+    return GroupDescription(group_id, group.state, group.group_epoch, group.assignor, members, lags)
 
-        def listed(endpoint: Endpoint | None, timeout_ms: int) -> Iterator[GroupListing]:
-            def ask(before: ListGroupsResponse | None) -> ListGroupsResponse:
-                request = ListGroupsRequest(wanted, paged=True, after=_last_id(before) or "")
-                return self._cluster.request(
-                    Api.LIST_GROUPS, request, ListGroupsResponse, endpoint=endpoint, timeout_ms=timeout_ms
-                )
 
-            found = (g for page in pages(ask, _last_id) for g in page.groups)
-            return (GroupListing(g.group_id, g.state, g.kind, g.members) for g in found)
+def _details(call: Call, group_id: str) -> GroupDetails:
+    """Return the group with all its members."""
+    group: GroupDetails | None = None
+    for page in call.pages(
+        DescribeGroupsRequest([group_id], paged=True),
+        DescribeGroupsResponse,
+        lambda page: {"members_from": page.members_from} if page.members_from > 0 else {},
+        coordinator=group_key(group_id),
+    ):
+        part = single(page.groups, "group")
+        if group is None or part.error_code:
+            group = part
+        else:
+            group.members += part.members
+    assert group is not None
+    return group
 
-        everywhere = of_all_brokers(self._cluster, listed, self._timeout_ms)
-        return sorted({g.group_id: g for g in everywhere}.values(), key=lambda g: g.group_id)
 
-    def describe(self, group_id: str) -> GroupDescription:
-        deadline = Deadline(self._timeout_ms)
-        group = self._details(group_id)
-        if group.error_code:
-            error = error_from_code(group.error_code, group.message)
-            raise self._with_hint(error, group_id)
-        members = tuple(
-            MemberDescription(
-                m.member_id,
-                m.instance_id,
-                m.client_id,
-                m.client_host,
-                m.member_epoch,
-                tuple(m.topics),
-                _partitions(m.owned),
-                _partitions(m.target),
-            )
-            for m in group.members
-        )
-        lags = tuple(self._lags(self._offsets(group_id, deadline.left_ms()), members, deadline))
-        return GroupDescription(group_id, group.state, group.group_epoch, group.assignor, members, lags)
+def _member(m: GroupMember) -> MemberDescription:
+    names = (m.member_id, m.instance_id, m.client_id, m.client_host)
+    return MemberDescription(*names, m.member_epoch, tuple(m.topics), _partitions(m.owned), _partitions(m.target))
 
-    def _details(self, group_id: str) -> GroupDetails:
-        """Return the group with all its members."""
 
-        def ask(before: DescribeGroupsResponse | None) -> DescribeGroupsResponse:
-            first = 0 if before is None else before.members_from
-            request = DescribeGroupsRequest([group_id], paged=True, members_from=first)
-            return request_until(
-                self._cluster,
-                Api.DESCRIBE_GROUPS,
-                request,
-                DescribeGroupsResponse,
-                self._policy,
-                coordinator=group_key(group_id),
-            )
+def group_offsets(call: Call, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the committed offsets of a group; see `Admin.list_group_offsets`."""
 
-        group: GroupDetails | None = None
-        for page in pages(ask, lambda page: page.members_from if page.members_from > 0 else None):
-            part = single(page.groups, "group")
-            if group is None or part.error_code:
-                group = part
-            else:
-                group.members += part.members
-        assert group is not None
-        return group
+    def fetch(left_ms: int) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        policy = RetryPolicy.one_attempt(left_ms)
+        return fetch_offsets(call.cluster, GroupMetadata(group_id), require_stable=False, policy=policy)[0]
 
-    def offsets(self, group_id: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        return self._offsets(group_id, self._timeout_ms)
+    return {tp: offset for tp, offset in call.answer(fetch).items() if offset is not None}
 
-    def _offsets(self, group_id: str, timeout_ms: int) -> dict[TopicPartition, OffsetAndMetadata]:
-        policy = RetryPolicy.within(timeout_ms)
-        found, _ = fetch_offsets(self._cluster, GroupMetadata(group_id), require_stable=False, policy=policy)
-        return {tp: offset for tp, offset in found.items() if offset is not None}
 
-    def alter_offsets(self, group_id: str, offsets: Offsets) -> None:
-        commit_offsets(self._cluster, GroupMetadata(group_id), offsets, policy=self._policy)
-
-    def delete(self, group_id: str) -> int:
-        """Delete a group, and return the number of its offsets; 0 if the answer to the attempt that deleted it was
-        lost."""
-        attempts, repeating = Retries(self._policy), RepeatPolicy((GroupIdNotFoundError,))
-        request, key = DeleteGroupRequest(group_id), group_key(group_id)
-        while True:
-            try:
-                return self._cluster.coordinator_request(
-                    key, Api.DELETE_GROUP, request, DeleteGroupResponse, timeout_ms=attempts.attempt_ms
-                ).offsets
-            except SparklogError as e:
-                if repeating.after(e, sent=True) is NextStep.LOOK:
-                    return 0
-                if isinstance(e, GroupIdNotFoundError):
-                    raise self._with_hint(e, group_id) from e
-                attempts.pause(e)
-
-    def _with_hint(self, error: SparklogError, group_id: str) -> SparklogError:
-        """Return an error with a hint at the nearest name, if the error says that a group does not exist; any other
-        error unchanged."""
-        if not isinstance(error, GroupIdNotFoundError):
-            return error
-        near: list[str] = []
-        with contextlib.suppress(SparklogError):
-            near = difflib.get_close_matches(group_id, [g.group_id for g in self.list_groups()], n=1)
-        return GroupIdNotFoundError(f"{error} (did you mean {near[0]!r}?)") if near else error
-
-    def _lags(
-        self,
-        committed: dict[TopicPartition, OffsetAndMetadata],
-        members: Sequence[MemberDescription],
-        deadline: Deadline,
-    ) -> list[PartitionLag]:
-        owners = {tp: member for member in members for tp in member.owned}
-        partitions = sorted(set(committed) | set(owners))
-        left_ms = deadline.left_ms
-        found_leaders = self._cluster.leaders(partitions, timeout_ms=left_ms())
-        there = [tp for tp in partitions if not isinstance(found_leaders[tp], UnknownTopicOrPartitionError)]
-        start = list_offsets(self._cluster, dict.fromkeys(there, "earliest"), timeout_ms=left_ms())
-        latest = dict.fromkeys(there, "latest")
-        end = list_offsets(self._cluster, latest, isolation=READ_COMMITTED, timeout_ms=left_ms())
-        found = []
-        for tp in partitions:
-            offset, lag = committed.get(tp), None
-            if offset is not None and tp in end:
-                lag = self._lag(tp, max(offset.offset, start[tp].offset), end[tp].offset, deadline)
-            found.append(PartitionLag(tp, offset, end[tp].offset if tp in end else -1, lag, owners.get(tp)))
-        return found
-
-    def _lag(self, tp: TopicPartition, position: int, end: int, deadline: Deadline) -> int:
-        """Return the number of offsets from `position` to `end`; 0 if none of them holds a readable record."""
-        offset = position
-        for _ in range(MARKER_FETCHES_MAX):
-            if offset >= end:
+def delete_group(call: Call, group_id: str) -> int:
+    """Delete a group, and return the number of its offsets; 0 if the answer to the attempt that deleted it was lost."""
+    repeating, request = RepeatPolicy((GroupIdNotFoundError,)), DeleteGroupRequest(group_id)
+    while True:
+        try:
+            return call.cluster.coordinator_request(
+                group_key(group_id), Api.DELETE_GROUP, request, DeleteGroupResponse, timeout_ms=call.left_ms
+            ).offsets
+        except SparklogError as e:
+            if repeating.after(e, sent=True) is NextStep.LOOK:
                 return 0
-            attempts = Retries(RetryPolicy.within(deadline.left_ms()))
-            try:
-                result, payload = fetch_once(self._cluster, tp, offset, MARKERS_BYTES, READ_COMMITTED, attempts)
-            except SparklogError as e:
-                if e.retriable or isinstance(e, InvalidRequestError):
-                    raise
-                break  # the records are deleted or damaged, so all offsets count
-            if not result.length_bytes:
-                break
-            aborted = AbortedOffsets(result.aborted)
-            for _, header in iterate_batches(payload):
-                if header.next_offset <= offset:
-                    continue
-                rows = header.record_count and not header.attributes & ATTRIBUTE_CONTROL and not aborted.covers(header)
-                if rows and header.base_offset < end:
-                    return end - position
-                offset = header.next_offset
-        return max(0, end - position)
+            if isinstance(e, GroupIdNotFoundError):
+                raise _with_hint(call, e, group_id) from e
+            call.attempts.pause(e)
 
 
-def _last_id(page: ListGroupsResponse | None) -> str | None:
-    return page.groups[-1].group_id if page is not None and page.groups else None
+def _with_hint(call: Call, error: SparklogError, group_id: str) -> SparklogError:
+    """Return an error with a hint at the nearest name, if the error says that a group does not exist; any other error
+    unchanged."""
+    if not isinstance(error, GroupIdNotFoundError):
+        return error
+    near: list[str] = []
+    with contextlib.suppress(SparklogError):
+        near = difflib.get_close_matches(group_id, [g.group_id for g in list_groups(call)], n=1)
+    return GroupIdNotFoundError(f"{error} (did you mean {near[0]!r}?)") if near else error
+
+
+def _lags(
+    call: Call, committed: dict[TopicPartition, OffsetAndMetadata], members: Sequence[MemberDescription]
+) -> list[PartitionLag]:
+    owners = {tp: member for member in members for tp in member.owned}
+    partitions = sorted(set(committed) | set(owners))
+    leaders = call.cluster.leaders(partitions, timeout_ms=call.left_ms)
+    existing = [tp for tp in partitions if not isinstance(leaders[tp], UnknownTopicOrPartitionError)]
+    start = find_offsets(call.cluster, dict.fromkeys(existing, "earliest"), call.attempts)
+    end = find_offsets(call.cluster, dict.fromkeys(existing, "latest"), call.attempts, isolation=READ_COMMITTED)
+    lags = []
+    for tp in partitions:
+        offset, lag = committed.get(tp), None
+        if offset is not None and tp in end:
+            lag = _lag(call, tp, max(offset.offset, start[tp].offset), end[tp].offset)
+        lags.append(PartitionLag(tp, offset, end[tp].offset if tp in end else -1, lag, owners.get(tp)))
+    return lags
+
+
+def _lag(call: Call, tp: TopicPartition, position: int, end: int) -> int:
+    """Return the number of offsets from `position` to `end`; 0 if none of them holds a readable record."""
+    offset = position
+    for _ in range(MARKER_FETCHES_MAX):
+        if offset >= end:
+            return 0
+        try:
+            result, payload = fetch_once(call.cluster, tp, offset, MARKERS_BYTES, READ_COMMITTED, call.attempts)
+        except SparklogError as e:
+            if e.retriable or isinstance(e, InvalidRequestError):
+                raise
+            break  # the records are deleted or damaged, so all offsets count
+        if not result.length_bytes:
+            break
+        aborted = AbortedOffsets(result.aborted)
+        for _, header in iterate_batches(payload):
+            if header.next_offset <= offset:
+                continue
+            rows = header.record_count and not header.attributes & ATTRIBUTE_CONTROL and not aborted.covers(header)
+            if rows and header.base_offset < end:
+                return end - position
+            offset = header.next_offset
+    return max(0, end - position)
 
 
 def _partitions(topics: Iterable[TopicPartitions]) -> tuple[TopicPartition, ...]:

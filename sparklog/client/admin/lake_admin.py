@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from sparklog.client.admin.call import Call
 from sparklog.client.net.cluster import Cluster
-from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.client.reading.offset_lookup import list_offsets
+from sparklog.client.reading.offset_lookup import find_offsets
 from sparklog.errors import (
     InvalidConfigError,
     LakePausedError,
@@ -28,11 +28,11 @@ from sparklog.lake.rules import check_table
 from sparklog.lake.settings import LakeSettings
 from sparklog.lake.topic_table import open_or_create
 from sparklog.metadata.lake_settings import moved_keys
-from sparklog.protocol.apis import Api
 from sparklog.protocol.lake_messages import (
     DescribeLakesRequest,
     DescribeLakesResponse,
     LakeOffset,
+    LakeState,
     ReportLakeRequest,
     ReportLakeResponse,
 )
@@ -94,7 +94,6 @@ class LakeDescription:
 
 
 def enable_lake(
-    cluster: Cluster,
     info: TopicInfo,
     alter: AlterTopic,
     *,
@@ -181,13 +180,13 @@ def settings_with_lake(info: TopicInfo) -> LakeSettings:
     return settings
 
 
-def resume_from_table(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> None:
+def resume_from_table(call: Call, info: TopicInfo) -> None:
     """Set the next offset of each partition to the offset after the partition's last row in the table, or to the log's
     first offset if the table has no row of the partition. Raises InvalidConfigError; LakePausedError: The table is gone
     or belongs to another topic, or the log has deleted offsets after the last row; LakeUnavailableError: The table
     cannot be reached, or other writers commit all the time."""
     settings = settings_with_lake(info)
-    starts = _starts(cluster, info, timeout_ms)
+    starts = _starts(call, info)
     for _ in range(ATTEMPTS):
         table = _own_table(info, settings)
         state = table.state(info.topic_id, info.partitions, file_offsets={})
@@ -208,12 +207,12 @@ def resume_from_table(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> Non
     raise LakeUnavailableError(f"the table of topic {info.name!r} keeps changing: try again")
 
 
-def rebuild_lake(cluster: Cluster, info: TopicInfo, alter: AlterTopic, timeout_ms: int) -> None:
+def rebuild_lake(call: Call, info: TopicInfo, alter: AlterTopic) -> None:
     """Write a topic's Delta table again; see `Admin.rebuild_lake`."""
     settings = settings_with_lake(info)
     schema = table_schema(info.schema, is_envelope=info.is_envelope)
     check_columns(schema)
-    starts = _starts(cluster, info, timeout_ms)
+    starts = _starts(call, info)
     place = normal_location(settings.location)
     for _ in range(ATTEMPTS):
         table = DeltaSnapshot.open(place)
@@ -259,18 +258,17 @@ def _own_table(info: TopicInfo, settings: LakeSettings) -> DeltaSnapshot:
     return table
 
 
-def _starts(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> dict[int, int]:
+def _starts(call: Call, info: TopicInfo) -> dict[int, int]:
+    """Return the first offset of each partition."""
     tps = [TopicPartition(info.name, p) for p in range(info.partitions)]
-    starts = list_offsets(cluster, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=timeout_ms)
+    starts = find_offsets(call.cluster, dict.fromkeys(tps, EARLIEST_TIMESTAMP), call.attempts)
     return {tp.partition: starts[tp].offset for tp in tps}
 
 
-def describe_lake(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> LakeDescription:
+def describe_lake(call: Call, info: TopicInfo) -> LakeDescription:
     """Describe a topic's Delta table; see `Admin.describe_lake`."""
-    deadline = Deadline(timeout_ms)
     settings = settings_with_lake(info)
-    reports = read_reports(cluster, [info.name], timeout_ms=deadline.left_ms())
-    report = reports.get(info.name)
+    report = read_reports(call.cluster, [info.name], timeout_ms=call.left_ms).get(info.name)
     offsets: dict[int, int] = {} if report is None else dict(report.next_offsets)
     error = "" if report is None else report.error
     version = files = -1
@@ -296,14 +294,13 @@ def describe_lake(cluster: Cluster, info: TopicInfo, timeout_ms: int) -> LakeDes
         if report is not None:
             version, files = report.version, report.files
     tps = [TopicPartition(info.name, p) for p in range(info.partitions)]
-    ends = list_offsets(
-        cluster, dict.fromkeys(tps, LATEST_TIMESTAMP), isolation=READ_COMMITTED, timeout_ms=deadline.left_ms()
-    )
-    starts = list_offsets(cluster, dict.fromkeys(tps, EARLIEST_TIMESTAMP), timeout_ms=deadline.left_ms())
+    latest = dict.fromkeys(tps, LATEST_TIMESTAMP)
+    ends = find_offsets(call.cluster, latest, call.attempts, isolation=READ_COMMITTED)
+    starts = _starts(call, info)
     partitions = tuple(
         LakePartition(
             tp.partition,
-            offset := offsets.get(tp.partition, starts[tp].offset),
+            offset := offsets.get(tp.partition, starts[tp.partition]),
             ends[tp].offset,
             max(0, ends[tp].offset - offset),
             counts.get(tp.partition, 0),
@@ -344,40 +341,26 @@ class LakeReport:
 
 
 def read_reports(cluster: Cluster, topics: Iterable[str], *, timeout_ms: int) -> dict[str, LakeReport]:
-    """Return the newest reports about topics, from all brokers that answer."""
-    names = list(topics)
-    deadline = Deadline(timeout_ms)
-    reports: dict[str, LakeReport] = {}
-    newest_ms: dict[str, int] = {}
-    if not names:
-        return reports
-    for endpoint in cluster.brokers(timeout_ms=deadline.left_ms()):
+    """Return the newest report about each topic, from all brokers that answer within `timeout_ms`. Topics without a
+    report are absent."""
+    names, call = list(topics), Call(cluster, timeout_ms)
+    newest: dict[str, LakeState] = {}
+    offsets: dict[str, dict[int, int]] = {}
+    for endpoint in cluster.brokers(timeout_ms=call.left_ms) if names else ():
         try:
-            answer = cluster.request(
-                Api.DESCRIBE_LAKES,
-                DescribeLakesRequest(names),
-                DescribeLakesResponse,
-                endpoint=endpoint,
-                timeout_ms=deadline.left_ms(),
-            )
+            answer = call.ask_broker(endpoint, DescribeLakesRequest(names), DescribeLakesResponse)
         except SparklogError as e:
             if not e.retriable:
                 raise
             continue  # the next offsets of the partitions that it leads are missing then
         for lake in answer.lakes:
-            earlier = reports.get(lake.topic)
-            offsets = dict(earlier.next_offsets) if earlier is not None else {}
-            offsets |= {o.partition: o.next_offset for o in lake.offsets}
-            if earlier is None or lake.reported_ms >= newest_ms[lake.topic]:
-                newest_ms[lake.topic] = lake.reported_ms
-                reports[lake.topic] = LakeReport(
-                    offsets, lake.as_of_ms, lake.version, lake.files, lake.last_commit_ms, lake.error
-                )
-            else:
-                reports[lake.topic] = LakeReport(
-                    offsets, earlier.as_of_ms, earlier.version, earlier.files, earlier.last_commit_ms, earlier.error
-                )
-    return reports
+            offsets.setdefault(lake.topic, {}).update((o.partition, o.next_offset) for o in lake.offsets)
+            if lake.topic not in newest or lake.reported_ms >= newest[lake.topic].reported_ms:
+                newest[lake.topic] = lake
+    return {
+        topic: LakeReport(offsets[topic], r.as_of_ms, r.version, r.files, r.last_commit_ms, r.error)
+        for topic, r in newest.items()
+    }
 
 
 def report_lake(
@@ -392,19 +375,19 @@ def report_lake(
     error: str = "",
     timeout_ms: int = 5_000,
 ) -> None:
-    """Report the state of a topic's table to all brokers. A broker that is away misses this report. `as_of_ms`: time in
-    ms since 1970; the table has all records that were committed before it. 0: not known. `last_commit_ms`: time of the
-    last commit in ms since 1970; 0: not known."""
+    """Report the state of a topic's table to all brokers. A broker that is away misses this report.
+
+    `next_offsets`: by partition. `as_of_ms`: the table has all records that were committed before this time in ms since
+    1970; 0: not known. `error`: error of the last round; empty: none. The other figures are those of LakeDescription.
+    """
     offsets = [LakeOffset(p, offset) for p, offset in sorted(next_offsets.items())]
     request = ReportLakeRequest(
         info.name, info.topic_id, offsets, as_of_ms, version, files, last_commit_ms, error[:4_000]
     )
-    deadline = Deadline(timeout_ms)
+    call = Call(cluster, timeout_ms)
     for endpoint in cluster.brokers(timeout_ms=timeout_ms):
         try:
-            cluster.request(
-                Api.REPORT_LAKE, request, ReportLakeResponse, endpoint=endpoint, timeout_ms=deadline.left_ms()
-            )
+            call.ask_broker(endpoint, request, ReportLakeResponse)
         except SparklogError as e:
             if not e.retriable:
                 raise

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from sparklog.client.admin.call import Call
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.answers import single
-from sparklog.client.net.cluster import Cluster
-from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.leader_questions import LedGroup, until_led
-from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.net.topic_info import topic_error
 from sparklog.client.reading.single_fetch import fetch_once
 from sparklog.errors import CorruptBatchError, NotLeaderError
@@ -23,7 +21,6 @@ from sparklog.format.batch import (
     verify_checksum,
 )
 from sparklog.log.tiering.state import decode_segment
-from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import (
     LocateRemoteRequest,
     LocateRemoteResponse,
@@ -98,45 +95,33 @@ class BatchDescription(NamedTuple):
     """True if the checksum matches the bytes."""
 
 
-def describe_segments(cluster: Cluster, tp: TopicPartition, *, timeout_ms: int = 30_000) -> list[SegmentDescription]:
+def describe_segments(call: Call, tp: TopicPartition) -> list[SegmentDescription]:
     """Describe a partition's segments, at most SEGMENTS_MAX; see `Admin.describe_segments`."""
-    attempts = Retries(RetryPolicy.within(timeout_ms))
-    until_answered(lambda left_ms: cluster.topic(tp.topic, refresh=True, timeout_ms=left_ms), attempts)
+    call.topic(tp.topic)
 
     def ask(group: LedGroup) -> dict[TopicPartition, list[SegmentDescription]]:
-        return {tp: _segments_at(cluster, group.leader, tp, Deadline(group.timeout_ms))}
+        return {tp: _segments_at(call, group.leader, tp)}
 
-    return until_led(cluster, [tp], ask, attempts)[tp]
+    return until_led(call.cluster, [tp], ask, call.attempts)[tp]
 
 
-def _segments_at(
-    cluster: Cluster, leader: Endpoint, tp: TopicPartition, deadline: Deadline
-) -> list[SegmentDescription]:
+def _segments_at(call: Call, leader: Endpoint, tp: TopicPartition) -> list[SegmentDescription]:
     """Return the segments that the leader reports. Raises NotLeaderError and errors of requests."""
-    state = _state_at(cluster, leader, tp, deadline)
+    state = _state_at(call, leader, tp)
     offset = max(0, state.log_start_offset)
     found: list[SegmentDescription] = []
     while offset < state.local_log_start_offset and len(found) < SEGMENTS_MAX:
         request = LocateRemoteRequest(*tp, offset, state.local_log_start_offset)
-        remote = cluster.request(
-            Api.LOCATE_REMOTE, request, LocateRemoteResponse, endpoint=leader, timeout_ms=deadline.left_ms()
-        )
+        remote = call.ask_broker(leader, request, LocateRemoteResponse)
         copies = [c for c in map(decode_segment, remote.segments) if c.next_offset > offset]
         if not copies:
             break
         for copy in copies:
-            size_bytes = copy.data_bytes
-            found.append(
-                SegmentDescription(
-                    copy.base_offset, copy.next_offset, copy.schema_id, size_bytes, True, f"{remote.url}/{copy.prefix}"
-                )
-            )
+            facts = (copy.base_offset, copy.next_offset, copy.schema_id, copy.data_bytes)
+            found.append(SegmentDescription(*facts, True, f"{remote.url}/{copy.prefix}"))
         offset = copies[-1].next_offset
     start = max(offset, state.local_log_start_offset)
-    wanted = LocateSegmentsRequest(*tp, start, OFFSET_MAX)
-    local = cluster.request(
-        Api.LOCATE_SEGMENTS, wanted, LocateSegmentsResponse, endpoint=leader, timeout_ms=deadline.left_ms()
-    )
+    local = call.ask_broker(leader, LocateSegmentsRequest(*tp, start, OFFSET_MAX), LocateSegmentsResponse)
     files = local.ranges[: SEGMENTS_MAX - len(found)]
     ends = [*(r.first_offset for r in files[1:]), local.high_watermark]
     found += [
@@ -146,10 +131,9 @@ def _segments_at(
     return found
 
 
-def _state_at(cluster: Cluster, leader: Endpoint, tp: TopicPartition, deadline: Deadline) -> PartitionState:
+def _state_at(call: Call, leader: Endpoint, tp: TopicPartition) -> PartitionState:
     """Return the partition's state at its leader; another broker can have no replica, or a replica that lags."""
-    request = MetadataRequest([tp.topic], with_schemas=False)
-    answer = cluster.request(Api.METADATA, request, MetadataResponse, endpoint=leader, timeout_ms=deadline.left_ms())
+    answer = call.ask_broker(leader, MetadataRequest([tp.topic], with_schemas=False), MetadataResponse)
     topic = single(answer.topics, "topic")
     if topic.error_code:
         raise topic_error(topic.error_code, tp.topic)
@@ -159,14 +143,11 @@ def _state_at(cluster: Cluster, leader: Endpoint, tp: TopicPartition, deadline: 
     return state
 
 
-def describe_batches(
-    cluster: Cluster, tp: TopicPartition, offset: int, batches_max: int, timeout_ms: int = 30_000
-) -> list[BatchDescription]:
+def describe_batches(call: Call, tp: TopicPartition, offset: int, batches_max: int) -> list[BatchDescription]:
     """Describe batches of a partition; see `Admin.describe_batches`."""
-    attempts = Retries(RetryPolicy.within(timeout_ms))
     found: list[BatchDescription] = []
     while len(found) < batches_max:
-        result, payload = fetch_once(cluster, tp, offset, FETCH_BYTES, READ_UNCOMMITTED, attempts)
+        result, payload = fetch_once(call.cluster, tp, offset, FETCH_BYTES, READ_UNCOMMITTED, call.attempts)
         if not result.length_bytes:
             return found
         before = offset

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparklog.client.net.cluster import Cluster
-from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.client.net.retry import Retries, RetryPolicy, request_until
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import SnapshotOffsetsRequest, SnapshotOffsetsResponse
 from sparklog.types import TopicPartition
@@ -20,5 +20,7 @@ def snapshot_offsets(
     """
     request = SnapshotOffsetsRequest(name, list(topics), *tp, isolation)
     first = TopicPartition(min(topics), 0)  # its leader keeps the snapshot, so all clients ask the same broker
-    answer = request_until(cluster, Api.SNAPSHOT_OFFSETS, request, SnapshotOffsetsResponse, policy, leader_of=first)
+    answer = request_until(
+        cluster, Api.SNAPSHOT_OFFSETS, request, SnapshotOffsetsResponse, Retries(policy), leader_of=first
+    )
     return answer.start, answer.end

@@ -1,28 +1,18 @@
-"""Functions that list and change the quotas of users, client ids and IP addresses. Any broker accepts a change."""
+"""The description of all quotas."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from sparklog.client.admin.changes import change
-from sparklog.client.net.paging import pages
-from sparklog.client.net.retry import RetryPolicy, request_until
-from sparklog.protocol.apis import Api
+from sparklog.client.admin.call import Call, after_last
 from sparklog.protocol.quota_messages import (
-    AlterClientQuotasRequest,
-    AlterClientQuotasResponse,
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
-    QuotaAlteration,
     QuotaEntry,
     ThrottledGroup,
 )
 from sparklog.security.quota_records import quota_record
 from sparklog.security.quotas import Entity
-
-if TYPE_CHECKING:
-    from sparklog.client.net.cluster import Cluster
 
 
 class QuotaDescription(NamedTuple):
@@ -37,32 +27,13 @@ class QuotaDescription(NamedTuple):
     Connections are those to the queried broker."""
 
 
-def describe_quotas(cluster: Cluster, *, timeout_ms: int = 30_000) -> QuotaDescription:
+def describe_quotas(call: Call) -> QuotaDescription:
     """List all quotas; see `Admin.describe_client_quotas`."""
-    policy = RetryPolicy.within(timeout_ms)
-
-    def ask(before: DescribeClientQuotasResponse | None) -> DescribeClientQuotasResponse:
-        request = DescribeClientQuotasRequest("" if before is None else str(position(before)))
-        return request_until(cluster, Api.DESCRIBE_CLIENT_QUOTAS, request, DescribeClientQuotasResponse, policy)
-
-    def position(page: DescribeClientQuotasResponse) -> object:
-        if not page.entries:
-            return None
-        return quota_record(_entity(page.entries[-1]), {})[0].key
-
-    found = list(pages(ask, position))
-    used = {_entity(e): e.used for page in found for e in page.entries if e.used}
-    return QuotaDescription({_entity(e): e.quotas for page in found for e in page.entries}, found[0].throttled, used)
-
-
-def alter_quotas(
-    cluster: Cluster, entity: Entity, changes: Mapping[str, float | None], *, timeout_ms: int = 30_000
-) -> dict[str, float]:
-    """Change quotas; see `Admin.alter_client_quotas`."""
-    request = AlterClientQuotasRequest([QuotaAlteration(entity.user, entity.client_id, dict(changes), entity.ip)])
-    answer = change(cluster, Api.ALTER_CLIENT_QUOTAS, request, AlterClientQuotasResponse, timeout_ms)
-    assert answer is not None
-    return answer.entries[0].quotas
+    following = after_last("entries", lambda entry: quota_record(_entity(entry), {})[0].key)
+    pages = list(call.pages(DescribeClientQuotasRequest(), DescribeClientQuotasResponse, following))
+    entries = {_entity(e): e for page in pages for e in page.entries}
+    used = {entity: e.used for entity, e in entries.items() if e.used}
+    return QuotaDescription({entity: e.quotas for entity, e in entries.items()}, pages[0].throttled, used)
 
 
 def _entity(entry: QuotaEntry) -> Entity:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from sparklog.client.admin.call import Call
 from sparklog.client.net.answers import check_named
-from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.leader_questions import LedGroup, until_led
 from sparklog.client.net.outcomes import NAMES_MAX, raise_failed
-from sparklog.client.net.retry import Retries, RetryPolicy
 from sparklog.client.reading.offset_lookup import find_offsets
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError, SparklogError, error_from_code
-from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsResponse
 from sparklog.types import TopicPartition, whole_number
 
@@ -19,21 +17,17 @@ ALL = -1
 NOT_DONE = -1
 
 
-def delete_records(
-    cluster: Cluster, before_offsets: Mapping[TopicPartition, int], *, timeout_ms: int = 30_000
-) -> dict[TopicPartition, int]:
-    """Delete the records below an offset in each partition.
+def delete_records(call: Call, before_offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Delete the records below an offset in each partition; see `Admin.delete_records`.
 
     All offsets are compared with the partitions' ends first: nothing is deleted if an offset lies above its partition's
-    end. If a leader changes meanwhile, the request is repeated at the new leader. See `Admin.delete_records`.
-
-    Returns the new log start offset of each partition. Raises SparklogError: The error of the first partition that
-    failed. Its `outcomes` holds a log start offset or an error for each partition."""
+    end. If a leader changes meanwhile, the request is repeated at the new leader.
+    """
     wanted = {TopicPartition(*tp): _check_offset(tp, offset) for tp, offset in before_offsets.items()}
     if not wanted:
         return {}
-    attempts = Retries(RetryPolicy.within(timeout_ms))
-    ends = {tp: found.offset for tp, found in find_offsets(cluster, dict.fromkeys(wanted, "latest"), attempts).items()}
+    latest = dict.fromkeys(wanted, "latest")
+    ends = {tp: end.offset for tp, end in find_offsets(call.cluster, latest, call.attempts).items()}
     # ALL is resolved once: a repeated request must not delete later appends
     wanted = {tp: ends[tp] if offset == ALL else offset for tp, offset in wanted.items()}
     _refuse_beyond(wanted, ends)
@@ -42,9 +36,7 @@ def delete_records(
     def ask(group: LedGroup) -> dict[TopicPartition, int | SparklogError]:
         partitions = [DeleteRecordsPartition(*tp, wanted[tp]) for tp in group.partitions]
         request = DeleteRecordsRequest(group.timeout_ms, partitions)
-        response = cluster.request(
-            Api.DELETE_RECORDS, request, DeleteRecordsResponse, endpoint=group.leader, timeout_ms=group.timeout_ms
-        )
+        response = call.ask_broker(group.leader, request, DeleteRecordsResponse, group.timeout_ms)
         check_named(group.leader, partitions, response.results)
         found = {
             TopicPartition(r.topic, r.partition): error_from_code(r.error_code, r.message)
@@ -60,7 +52,7 @@ def delete_records(
         return NOT_DONE
 
     try:
-        until_led(cluster, wanted, ask, attempts, refused=refused)
+        until_led(call.cluster, wanted, ask, call.attempts, refused=refused)
     except SparklogError as e:
         outcomes |= {tp: e for tp in wanted if _is_open(outcomes.get(tp))}
     raise_failed({tp: outcomes[tp] for tp in wanted}, "deleted")

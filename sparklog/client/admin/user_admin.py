@@ -5,17 +5,13 @@ A password never leaves this process, which derives the salted credentials for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
-from sparklog.client.admin.changes import change
+from sparklog.client.admin.call import Call, after_last
 from sparklog.client.admin.repeating import RepeatPolicy
-from sparklog.client.net.cluster import Cluster
-from sparklog.client.net.deadline import Deadline
-from sparklog.client.net.paging import pages
-from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.errors import InvalidConfigError, ResourceNotFoundError
-from sparklog.protocol.apis import Api
 from sparklog.protocol.security_messages import (
     AlterUserScramCredentialsRequest,
     AlterUserScramCredentialsResponse,
@@ -24,8 +20,7 @@ from sparklog.protocol.security_messages import (
     ScramCredentialDeletion,
     ScramCredentialUpsertion,
 )
-from sparklog.security.sasl import SCRAM_MECHANISMS
-from sparklog.security.scram import ITERATIONS_MIN, checked_name, make_credential
+from sparklog.security.scram import checked_name, make_credential
 from sparklog.security.secrets import Secret
 
 
@@ -39,86 +34,48 @@ class UserDescription(NamedTuple):
 
 
 def set_password(
-    cluster: Cluster,
+    call: Call,
     name: str,
     password: Secret,
-    mechanisms: Sequence[str] = SCRAM_MECHANISMS,
+    mechanisms: Sequence[str],
+    iterations: int,
     *,
-    iterations: int = ITERATIONS_MIN,
-    only_new: bool = False,
-    only_existing: bool = False,
-    timeout_ms: int = 30_000,
+    only_new: bool,
+    only_existing: bool,
 ) -> None:
-    """Set a user's password for the mechanisms, and create the user if necessary. Raises InvalidConfigError: The name,
-    the password, a mechanism or `iterations` is not acceptable, or with `only_new` the user exists;
-    ResourceNotFoundError."""
+    """Set a user's password for the mechanisms; see `Admin.set_user_password`."""
     stored = checked_name(name)
     upsertions = []
     for mechanism in mechanisms:
-        made = make_credential(mechanism, password, iterations)
-        upsertions.append(
-            ScramCredentialUpsertion(stored, mechanism, made.iterations, made.salt, made.stored_key, made.server_key)
-        )
+        c = make_credential(mechanism, password, iterations)
+        upsertions.append(ScramCredentialUpsertion(stored, mechanism, c.iterations, c.salt, c.stored_key, c.server_key))
     request = AlterUserScramCredentialsRequest([], upsertions, only_new, only_existing)
-    deadline = Deadline(timeout_ms)
-    wanted = dict.fromkeys(mechanisms, iterations)
 
-    def is_there() -> bool:
+    def is_stored() -> bool:
         """True if `only_new` is set and the user has these mechanisms. The broker does not show the user's password."""
-        found = describe_users(cluster, [stored], timeout_ms=deadline.left_ms())
-        return only_new and [user.mechanisms for user in found] == [wanted]
+        mechanisms_stored = [user.mechanisms for user in describe_users(call, [stored])]
+        return only_new and mechanisms_stored == [dict.fromkeys(mechanisms, iterations)]
 
-    _alter(cluster, request, timeout_ms, RepeatPolicy((InvalidConfigError,)), is_there)
+    call.change_once(request, AlterUserScramCredentialsResponse, RepeatPolicy((InvalidConfigError,)), is_stored)
 
 
-def remove_user(cluster: Cluster, name: str, *, timeout_ms: int = 30_000) -> None:
-    """Remove all of a user's credentials; the user's connections end. Raises ResourceNotFoundError."""
-    deadline = Deadline(timeout_ms)
-    found = describe_users(cluster, [name], timeout_ms=deadline.left_ms())
-    if not found:
+def remove_user(call: Call, name: str) -> None:
+    """Remove all of a user's credentials; see `Admin.remove_user`."""
+    users = describe_users(call, [name])
+    if not users:
         raise ResourceNotFoundError(f"user {name!r} does not exist")
-    deletions = [ScramCredentialDeletion(name, mechanism) for mechanism in found[0].mechanisms]
+    deletions = [ScramCredentialDeletion(name, mechanism) for mechanism in users[0].mechanisms]
     request = AlterUserScramCredentialsRequest(deletions, [])
-    _alter(cluster, request, deadline.left_ms(), RepeatPolicy((ResourceNotFoundError,)))
+    call.change_once(request, AlterUserScramCredentialsResponse, RepeatPolicy((ResourceNotFoundError,)))
 
 
-def describe_users(
-    cluster: Cluster, names: Sequence[str] | None = None, *, timeout_ms: int = 30_000
-) -> list[UserDescription]:
-    """Return the users of these names, or all users. Raises ClusterAuthorizationFailedError."""
-    attempts = Retries(RetryPolicy.within(timeout_ms))
-
-    def ask(before: DescribeUserScramCredentialsResponse | None) -> DescribeUserScramCredentialsResponse:
-        request = DescribeUserScramCredentialsRequest(
-            None if names is None else list(names), "" if before is None else before.users[-1].name
-        )
-        api, response = Api.DESCRIBE_USER_SCRAM_CREDENTIALS, DescribeUserScramCredentialsResponse
-        return until_answered(lambda left_ms: cluster.request(api, request, response, timeout_ms=left_ms), attempts)
-
-    def position(page: DescribeUserScramCredentialsResponse) -> object:
-        return page.users[-1].name if page.users else None
-
+def describe_users(call: Call, names: Sequence[str] | None) -> list[UserDescription]:
+    """Return the users of these names, or all users; see `Admin.describe_users`."""
+    request = DescribeUserScramCredentialsRequest(None if names is None else list(names))
+    pages = call.pages(request, DescribeUserScramCredentialsResponse, after_last("users", attrgetter("name")))
     return [
         UserDescription(user.name, {c.mechanism: c.iterations for c in user.credentials})
-        for page in pages(ask, position)
+        for page in pages
         for user in page.users
         if user.credentials
     ]
-
-
-def _alter(
-    cluster: Cluster,
-    request: AlterUserScramCredentialsRequest,
-    timeout_ms: int,
-    repeating: RepeatPolicy,
-    is_made: Callable[[], bool] = lambda: True,
-) -> None:
-    change(
-        cluster,
-        Api.ALTER_USER_SCRAM_CREDENTIALS,
-        request,
-        AlterUserScramCredentialsResponse,
-        timeout_ms,
-        repeating=repeating,
-        is_made=is_made,
-    )

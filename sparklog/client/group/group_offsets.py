@@ -11,7 +11,7 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import group_key
 from sparklog.client.net.outcomes import raise_failed
 from sparklog.client.net.paging import pages
-from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.client.net.retry import Retries, RetryPolicy, request_until
 from sparklog.errors import InvalidRequestError, UnstableOffsetCommitError, error_from_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
@@ -108,30 +108,23 @@ def fetch_offsets(
     """
     remaining = None if partitions is None else set(partitions)
 
-    def ask(before: OffsetFetchResponse | None) -> OffsetFetchResponse:
-        last = None
-        if before is not None:
-            last = before.offsets[-1]
-            if remaining is not None:
-                remaining.difference_update((o.topic, o.partition) for o in before.offsets)
-        request = OffsetFetchRequest(
-            member.group_id,
-            None if remaining is None else to_topics(remaining),
-            require_stable,
-            member.member_id,
-            member.member_epoch,
-            paged=True,
-            after_topic="" if last is None else last.topic,
-            after_partition=-1 if last is None else last.partition,
-        )
-        return _send(cluster, member.group_id, Api.OFFSET_FETCH, request, OffsetFetchResponse, policy)
+    def ask(page: OffsetFetchRequest) -> OffsetFetchResponse:
+        if remaining is not None:
+            page.partitions = to_topics(remaining)
+        return _send(cluster, member.group_id, Api.OFFSET_FETCH, page, OffsetFetchResponse, policy)
 
-    def position(page: OffsetFetchResponse) -> object:
-        return (page.offsets[-1].topic, page.offsets[-1].partition) if page.offsets else None
+    def following(page: OffsetFetchResponse) -> dict[str, object]:
+        if remaining is not None:
+            remaining.difference_update((o.topic, o.partition) for o in page.offsets)
+        last = page.offsets[-1:]
+        return {"after_topic": last[0].topic, "after_partition": last[0].partition} if last else {}
 
+    request = OffsetFetchRequest(
+        member.group_id, None, require_stable, member.member_id, member.member_epoch, paged=True
+    )
     fetched: dict[TopicPartition, OffsetAndMetadata | None] = {}
     unstable: list[TopicPartition] = []
-    for o in (o for page in pages(ask, position) for o in page.offsets):
+    for o in (o for page in pages(ask, request, following) for o in page.offsets):
         tp = TopicPartition(o.topic, o.partition)
         if o.error_code == UnstableOffsetCommitError.code:
             unstable.append(tp)
@@ -148,4 +141,4 @@ def _send(cluster: Cluster, group_id: str, api: Api, request: Message, response:
         return cluster.coordinator_request(
             group_key(group_id), api, request, response, timeout_ms=policy.request_timeout_ms
         )
-    return request_until(cluster, api, request, response, policy, coordinator=group_key(group_id))
+    return request_until(cluster, api, request, response, Retries(policy), coordinator=group_key(group_id))

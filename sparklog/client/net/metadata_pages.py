@@ -20,25 +20,19 @@ def whole_metadata(
     `topics` None: all topics. `details`: True asks for schemas and partitions, too. `to_write`: see `Cluster.metadata`.
     Raises as `pages`, and the errors of `ask`.
     """
+    request = MetadataRequest(
+        None if topics is None else list(dict.fromkeys(topics)),
+        paged=True,
+        with_schemas=details,
+        with_partitions=details,
+        create_missing=to_write,
+    )
 
-    def ask_page(before: MetadataResponse | None) -> MetadataResponse:
-        return ask(
-            MetadataRequest(
-                None if topics is None else list(dict.fromkeys(topics)),
-                paged=True,
-                after="" if before is None else before.topics[-1].name,
-                schemas_from=-1 if before is None else before.schemas_from,
-                with_schemas=details,
-                with_partitions=details,
-                create_missing=to_write,
-            )
-        )
-
-    def position(page: MetadataResponse) -> object:
-        return (page.topics[-1].name, page.schemas_from) if page.topics else None
+    def following(page: MetadataResponse) -> dict[str, object]:
+        return {"after": page.topics[-1].name, "schemas_from": page.schemas_from} if page.topics else {}
 
     response: MetadataResponse | None = None
-    for page in pages(ask_page, position):
+    for page in pages(ask, request, following):
         if response is None:
             response = page
             continue

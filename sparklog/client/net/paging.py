@@ -6,10 +6,13 @@ forever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol, TypeVar
 
+from msgspec.structs import replace
+
 from sparklog.errors import InvalidRequestError
+from sparklog.protocol.base import Message
 
 PAGES_MAX = 256
 """Largest number of pages of an answer, of up to 16 MiB each."""
@@ -22,23 +25,24 @@ class Page(Protocol):
 
 
 P = TypeVar("P", bound=Page)
+R = TypeVar("R", bound=Message)
 
 
-def pages(ask: Callable[[P | None], P], position: Callable[[P], object]) -> Iterator[P]:
-    """Yield the pages in order. `ask` gets the previous page (None: the first is requested); `position` returns the
-    place at which the page after this one begins, or None if this page is empty.
+def pages(ask: Callable[[R], P], request: R, following: Callable[[P], Mapping[str, object]]) -> Iterator[P]:
+    """Yield the pages in order. `ask` gets the request of each page, `request` for the first. `following` returns the
+    fields of the request for the page after this one: the place at which that page begins; empty if this page is empty.
 
     Raises InvalidRequestError for a broker that repeats itself or sends more than PAGES_MAX pages, and the errors of
     `ask`.
     """
-    before: P | None = None
+    place: Mapping[str, object] = {}
     for _ in range(PAGES_MAX):
-        page = ask(before)
-        stands = position(page) if page.more else None
-        if page.more and (stands is None or (before is not None and stands == position(before))):
+        page = ask(request)
+        next_place = following(page) if page.more else {}
+        if page.more and next_place in ({}, place):
             raise InvalidRequestError("the broker announces more pages, but repeats the same position")
         yield page
         if not page.more:
             return
-        before = page
+        place, request = next_place, replace(request, **next_place)
     raise InvalidRequestError(f"the broker has sent {PAGES_MAX} pages and announces more")

@@ -123,17 +123,9 @@ def until_answered(ask: Callable[[int], T], attempts: Attempts) -> T:
             attempts.pause(e)
 
 
-def of_all_brokers(
-    cluster: Cluster,
-    ask: Callable[[Endpoint | None, int], Iterable[T]],
-    timeout_ms: int,
-    *,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
-) -> list[T]:
+def of_all_brokers(cluster: Cluster, ask: Callable[[Endpoint | None, int], Iterable[T]], attempts: Attempts) -> list[T]:
     """Return the results of `ask` from all brokers, in one list. If one fails, all brokers that the cluster then has
-    are asked again, because the failed broker's partitions have moved. Raises the last error after `timeout_ms`."""
-    attempts = Retries(RetryPolicy.within(timeout_ms), sleep=sleep, clock=clock)
+    are asked again, because the failed broker's partitions have moved. Raises the error of the last attempt."""
 
     def ask_all(attempt_ms: int) -> list[T]:
         brokers = cluster.brokers(timeout_ms=attempt_ms)
@@ -147,16 +139,14 @@ def request_until(
     api: Api,
     message: Message,
     response: type[M],
-    policy: RetryPolicy,
+    attempts: Attempts,
     *,
     coordinator: CoordinatorKey | None = None,
     endpoint: Endpoint | None = None,
     leader_of: TopicPartition | None = None,
     once: bool = False,
-    sleep: Callable[[float], None] = time.sleep,
-    clock: Callable[[], float] = time.monotonic,
 ) -> M:
-    """Send a request, and repeat it after retriable errors until `policy.timeout_ms` is over. Unless `once` is True,
+    """Send a request, and repeat it after retriable errors while `attempts` continue. Unless `once` is True,
     the request must be harmless to repeat.
 
     `coordinator`: the receiver is the coordinator of this group or transactional id. `endpoint`: the receiver is this
@@ -166,7 +156,6 @@ def request_until(
     Raises the last error. If the request has perhaps taken effect, that is RequestTimedOutError or
     BrokerNotAvailableError.
     """
-    attempts = Retries(policy, sleep=sleep, clock=clock)
     if once:  # an unsent request can be tried again
         until_answered(lambda remaining_ms: cluster.reach(timeout_ms=remaining_ms), attempts)
     while True:

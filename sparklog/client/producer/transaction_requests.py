@@ -14,7 +14,7 @@ from sparklog.client.group.group_offsets import Offsets, as_committed
 from sparklog.client.net.answers import identity_of
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import CoordinatorKey, group_key, transaction_key
-from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.client.net.retry import Retries, RetryPolicy, request_until
 from sparklog.client.producer.accumulator import Accumulator
 from sparklog.client.producer.sequences import WriteSession
 from sparklog.client.producer.transaction_state import State, TransactionState
@@ -192,7 +192,7 @@ class Transactions:
             policy = policy._replace(timeout_ms=min(policy.timeout_ms, remaining_ms))
         try:
             key = transaction_key(self.state.transactional_id) if coordinator is None else coordinator
-            return request_until(self._cluster, api, request, response, policy, coordinator=key)
+            return request_until(self._cluster, api, request, response, Retries(policy), coordinator=key)
         except SparklogError as e:
             if api is not Api.TXN_OFFSET_COMMIT:
                 self.state.coordinator_failed(e)

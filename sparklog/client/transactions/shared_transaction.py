@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sparklog.client.net.answers import identity_of
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.coordinator_key import application_key, transaction_key
-from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.client.net.retry import Retries, RetryPolicy, request_until
 from sparklog.errors import InvalidRequestError
 from sparklog.protocol.apis import Api
 from sparklog.protocol.transaction_messages import (
@@ -78,7 +78,7 @@ def draw_fencing_token(cluster: Cluster, policy: RetryPolicy = DEFAULT_POLICY) -
         Api.INIT_PRODUCER_ID,
         InitProducerIdRequest(fencing_token=True),
         InitProducerIdResponse,
-        policy,
+        Retries(policy),
         coordinator=transaction_key(FENCING_TOKENS_ID),
     ).producer_id
     if token < 0:  # a caller could take it for a write without transactions
@@ -108,7 +108,7 @@ def join_shared_transaction(
         Api.JOIN_SHARED_TXN,
         request,
         JoinSharedTxnResponse,
-        policy,
+        Retries(policy),
         coordinator=application_key(transaction.app_id),
     )
     if answer.committed:
@@ -137,7 +137,7 @@ def end_shared_transaction(
         Api.END_SHARED_TXN,
         request,
         EndSharedTxnResponse,
-        policy,
+        Retries(policy),
         coordinator=application_key(transaction.app_id),
     )
     return TransactionOutcome(answer.committed, LastCommit(answer.last_committed_version, answer.last_committed_input))
@@ -154,7 +154,7 @@ def renew_shared_transaction(
         Api.RENEW_SHARED_TXN,
         request,
         RenewSharedTxnResponse,
-        policy,
+        Retries(policy),
         coordinator=application_key(transaction.app_id),
     )
     return answer.is_open or not answer.known

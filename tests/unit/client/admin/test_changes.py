@@ -198,9 +198,7 @@ def test_a_change_that_times_out_names_the_controller_of_a_cluster(broker: Topic
         (BrokerNotAvailableError("gone"), "no answer"),
     ],
 )
-def test_a_creation_without_an_answer_says_the_state_of_the_topic(
-    monkeypatch: pytest.MonkeyPatch, state: Any, text: str
-) -> None:
+def test_a_creation_without_an_answer_says_the_state_of_the_topic(state: Any, text: str) -> None:
     def unanswered(*_: Any, **__: Any) -> None:
         raise RequestTimedOutError("no answer")
 
@@ -209,9 +207,9 @@ def test_a_creation_without_an_answer_says_the_state_of_the_topic(
             raise state
         return state
 
-    monkeypatch.setattr(topic_admin, "change", unanswered)
-    cluster: Any = SimpleNamespace(invalidate=lambda name: None, topic=topic)
+    cluster = SimpleNamespace(invalidate=lambda name: None, topic=topic)
+    call: Any = SimpleNamespace(cluster=cluster, change=unanswered, timeout_ms=30_000)
     with pytest.raises(RequestTimedOutError, match=text) as raised:
-        topic_admin.create_topic(cluster, t.CreateTopicRequest("big", 9_000), 30_000)
+        topic_admin.create_topic(call, t.CreateTopicRequest("big", 9_000))
     has_state = text != "no answer"
     assert (next_step(raised.value) == "") == has_state, "the hint of a slow broker would contradict the message"

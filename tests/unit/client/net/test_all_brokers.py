@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparklog.client.net.addresses import Endpoint
-from sparklog.client.net.retry import of_all_brokers
+from sparklog.client.net.retry import Retries, RetryPolicy, of_all_brokers
 from sparklog.errors import BrokerNotAvailableError
 
 ONE, TWO = Endpoint("a", 1), Endpoint("b", 2)
@@ -41,7 +41,8 @@ class Brokers:
 
 
 def asked_of(brokers: Any, ask: Any, timeout_ms: int = 30_000) -> list[str]:
-    return of_all_brokers(brokers, ask, timeout_ms, sleep=brokers.sleep, clock=lambda: brokers.now_s)
+    attempts = Retries(RetryPolicy.within(timeout_ms), sleep=brokers.sleep, clock=lambda: brokers.now_s)
+    return of_all_brokers(brokers, ask, attempts)
 
 
 def test_all_brokers_are_queried() -> None:

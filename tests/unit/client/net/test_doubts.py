@@ -10,7 +10,7 @@ import pytest
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.coordinator_key import group_key
-from sparklog.client.net.retry import RetryPolicy, request_until
+from sparklog.client.net.retry import Retries, RetryPolicy, request_until
 from sparklog.errors import (
     CoordinatorLoadingError,
     CoordinatorNotAvailableError,
@@ -84,10 +84,8 @@ def fetch_offsets(brokers: FakeCluster, pauses: list[float]) -> None:
         Api.OFFSET_FETCH,
         OffsetFetchRequest("readers", []),
         OffsetFetchResponse,
-        RetryPolicy(timeout_ms=60_000),
+        Retries(RetryPolicy(timeout_ms=60_000), sleep=sleep, clock=lambda: 0.0),
         coordinator=KEY,
-        sleep=sleep,
-        clock=lambda: 0.0,
     )
 
 

@@ -289,11 +289,9 @@ def test_unrepeatable_requests_are_not_sent_again_after_an_unclear_attempt(broke
             Api.ABORT_TRANSACTION,
             request,
             AbortTransactionResponse,
-            RetryPolicy(),
+            Retries(RetryPolicy(), sleep=lambda seconds: None, clock=lambda: 0.0),
             leader_of=TPS[0],
             once=True,
-            sleep=lambda seconds: None,
-            clock=lambda: 0.0,
         )
     assert outcomes == []
 
