@@ -131,9 +131,10 @@ bench-quick: $(VENV)/.installed-dev ## a few figures without peers, compared wit
 	@$(PY) -m tests.campaigns.benchmarks quick $(BENCH_ARGS)
 
 .PHONY: conf
-conf: $(VENV)/.installed-dev ## write conf/broker.toml and the guide's tables anew from the settings
+conf: $(VENV)/.installed-dev ## write conf/broker.toml, the guide's tables and the types of Kafka's messages anew
 	@$(BIN)/sparklog config broker --output conf/broker.toml
 	@$(PY) docs/generate_tables.py
+	@$(PY) -m tests.support.kafka_types
 
 .PHONY: venv
 venv: $(VENV)/.installed-dev ## make .venv with everything for development

@@ -7,7 +7,7 @@ import logging
 import struct
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.memory import HeldRequest, Progress
 from sparklog.gateway.stream import ClientStream
 from sparklog.gateway.wire.apis import API_VERSIONS, PRODUCE, Api, RequestHead, frame, read_head
-from sparklog.gateway.wire.codec import Body, LongMessageError, Part, counting_decoder, encoder
+from sparklog.gateway.wire.codec import LongMessageError, Part, counting_decoder, encoder
 from sparklog.gateway.wire.schema import REQUEST, RESPONSE
 from sparklog.protocol.gateway import OnBehalf
 from sparklog.security.client_ids import printable_client_id
@@ -43,11 +43,13 @@ ENDED_S = 1.0
 """Time in s for the current requests of a client that has ended its connection."""
 _BEFORE_AUTHENTICATION = frozenset({API_VERSIONS, "SaslHandshake", "SaslAuthenticate"})
 
-Handler = Callable[["Session", Body, int], Awaitable["Body | None"]]
+Handler = Callable[["Session", Any, int], Awaitable[Any]]
+"""Answers a request in a version. The request and the answer have the types of `wire/requests.py` and
+`wire/responses.py`; the answer is None if the request has none."""
 
 
 class ServedApi(NamedTuple):
-    """An API and its handler. The handler returns the answer, or None if the request has no answer."""
+    """An API and its handler."""
 
     api: Api
     handler: Handler

@@ -24,6 +24,7 @@ LONG_FILES = {
     "sparklog/client/consumer/consumer.py": "one public class, with its docstrings",
     "sparklog/client/producer/producer.py": "one public class, with its docstrings",
     "sparklog/errors.py": "one table: an exception class per error code",
+    "sparklog/gateway/wire/responses.py": "generated: the type of each response",
     "sparklog/log/housekeeping/log_manager.py": "to be split",
     "sparklog/protocol/apis.py": "one table: the facts about each API",
     "sparklog/query/session.py": "to be split",

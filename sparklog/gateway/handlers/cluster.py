@@ -6,7 +6,7 @@ from sparklog.errors import SparklogError
 from sparklog.gateway.backend.topics import read_metadata, read_topics
 from sparklog.gateway.handlers.names import is_topic_name
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire import requests, responses
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.operation_messages import DescribeLogDirsRequest, DescribeLogDirsResponse
@@ -16,7 +16,9 @@ BROKERS = 1
 """Endpoint type of brokers, which ordinary clients request; the other type is that of controllers."""
 
 
-async def describe_cluster(session: Session, request: Body, version: int) -> Body:
+async def describe_cluster(
+    session: Session, request: requests.DescribeCluster, version: int
+) -> responses.DescribeCluster:
     """Answer with the addresses of all gateways. A gateway has the id of its broker."""
     if request.get("endpoint_type", BROKERS) != BROKERS:
         return {
@@ -38,7 +40,9 @@ async def describe_cluster(session: Session, request: Body, version: int) -> Bod
     }
 
 
-async def describe_log_dirs(session: Session, request: Body, version: int) -> Body:
+async def describe_log_dirs(
+    session: Session, request: requests.DescribeLogDirs, version: int
+) -> responses.DescribeLogDirs:
     """Describe the log directories of the gateway's broker. The answer lists all partitions in the first directory,
     because the broker reports the size of a partition over all directories."""
     requested = None if request["topics"] is None else {t["topic"]: set(t["partitions"]) for t in request["topics"]}
@@ -49,7 +53,7 @@ async def describe_log_dirs(session: Session, request: Body, version: int) -> Bo
         answer = await read_topics(broker, names)
     except SparklogError as e:
         return {"error_code": code_of(e), "results": []}
-    topics = [
+    topics: list[responses.DescribeLogDirsResultTopic] = [
         {
             "name": t.name,
             "partitions": [
@@ -81,7 +85,7 @@ async def describe_log_dirs(session: Session, request: Body, version: int) -> Bo
     }
 
 
-async def describe_acls(session: Session, request: Body, version: int) -> Body:
+async def describe_acls(session: Session, request: requests.DescribeAcls, version: int) -> responses.DescribeAcls:
     """Refuse the request: ACLs are administered with sparklog's own commands."""
     return {
         "error_code": Kafka.SECURITY_DISABLED,

@@ -10,7 +10,7 @@ from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.handlers.entries import check_entry, share_turns
 from sparklog.gateway.handlers.names import is_group_id, is_partition, is_topic_name, missing_code
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire import requests, responses
 from sparklog.gateway.wire.errors import Kafka, coordinator_code, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import (
@@ -29,9 +29,12 @@ COMMIT_CHARS_MAX = 1024 * 1024
 COMMITS_MAX = 10_000
 """Largest number of offsets of one commit to the broker."""
 PAGES_MAX = 10_000
+_FetchedTopic = tuple[str, list[responses.OffsetFetchTopicPartition]]
 
 
-def committable(topics: list[Body], outcomes: dict[tuple[str, int], Kafka]) -> list[CommittedOffset]:
+def committable(
+    topics: list[requests.OffsetCommitTopic], outcomes: dict[tuple[str, int], Kafka]
+) -> list[CommittedOffset]:
     """Return the offsets of a request that the broker can store. The errors of the others are added to `outcomes`, by
     topic and partition."""
     offsets = []
@@ -51,22 +54,15 @@ def committable(topics: list[Body], outcomes: dict[tuple[str, int], Kafka]) -> l
     return offsets
 
 
-def commit_answer(topics: list[Body], outcomes: dict[tuple[str, int], Kafka], default: Kafka) -> list[Body]:
-    """Return the topics of the answer, in the order of the request. `outcomes`: codes by topic and partition;
-    partitions without one get `default`."""
-    return [
-        {
-            "name": t["name"],
-            "partitions": [
-                {
-                    "partition_index": p["partition_index"],
-                    "error_code": outcomes.get((t["name"], p["partition_index"]), default),
-                }
-                for p in t["partitions"]
-            ],
-        }
-        for t in topics
-    ]
+def commit_answer(
+    topics: list[requests.OffsetCommitTopic], outcomes: dict[tuple[str, int], Kafka], default: Kafka
+) -> Iterator[tuple[str, list[responses.OffsetCommitTopicPartition]]]:
+    """Yield the topics of the answer with their partitions, in the order of the request. `outcomes`: codes by topic and
+    partition; partitions without one get `default`."""
+    for topic in topics:
+        name = topic["name"]
+        indexes = [p["partition_index"] for p in topic["partitions"]]
+        yield name, [{"partition_index": i, "error_code": outcomes.get((name, i), default)} for i in indexes]
 
 
 def commits_of(offsets: list[CommittedOffset]) -> Iterator[list[CommittedOffset]]:
@@ -83,7 +79,7 @@ def commits_of(offsets: list[CommittedOffset]) -> Iterator[list[CommittedOffset]
         yield part
 
 
-async def offset_commit(session: Session, request: Body, version: int) -> Body:
+async def offset_commit(session: Session, request: requests.OffsetCommit, version: int) -> responses.OffsetCommit:
     """Commit offsets. Members need the current generation; other clients may commit while the group has no members."""
     topics, group_id = request["topics"], request["group_id"]
     outcomes: dict[tuple[str, int], Kafka] = {}
@@ -110,30 +106,38 @@ async def offset_commit(session: Session, request: Body, version: int) -> Body:
             await share_turns(session, len(part))
             throttle_ms = max(throttle_ms, answer.throttle_ms)
             outcomes |= {(r.topic, r.partition): kafka_code(r.error_code) for r in answer.results}
-    return {"throttle_time_ms": throttle_ms, "topics": commit_answer(topics, outcomes, default)}
+    return {
+        "throttle_time_ms": throttle_ms,
+        "topics": [{"name": name, "partitions": p} for name, p in commit_answer(topics, outcomes, default)],
+    }
 
 
-async def offset_fetch(session: Session, request: Body, version: int) -> Body:
+async def offset_fetch(session: Session, request: requests.OffsetFetch, version: int) -> responses.OffsetFetch:
     """Answer with the committed offsets of one group; from version 8 on, of several groups."""
     stable = request.get("require_stable", False)
     if version < 8:
         code, topics = await _fetch(session, request["group_id"], request["topics"], stable=stable)
         if code is not Kafka.NONE and version < 2:
-            topics = [
-                {"name": t["name"], "partitions": [_missing(p, code) for p in t["partition_indexes"]]}
-                for t in request["topics"]
-            ]
-        return {"error_code": code, "topics": topics}
-    groups = []
+            names = request["topics"] or ()
+            topics = [(t["name"], [_missing(p, code) for p in t["partition_indexes"]]) for t in names]
+        return {"error_code": code, "topics": [{"name": name, "partitions": p} for name, p in topics]}
+    groups: list[responses.OffsetFetchGroup] = []
     for i, group in enumerate(request["groups"]):
         code, topics = await _fetch(session, group["group_id"], group["topics"], stable=stable, index=i)
-        groups.append({"group_id": group["group_id"], "error_code": code, "topics": topics})
+        groups.append(
+            {
+                "group_id": group["group_id"],
+                "error_code": code,
+                "topics": [{"name": name, "partitions": p} for name, p in topics],
+            }
+        )
     return {"groups": groups}
 
 
 async def _fetch(
-    session: Session, group_id: str, topics: list[Body] | None, *, stable: bool, index: int = 0
-) -> tuple[Kafka, list[Body]]:
+    session: Session, group_id: str, topics: list[requests.OffsetFetchTopic] | None, *, stable: bool, index: int = 0
+) -> tuple[Kafka, list[_FetchedTopic]]:
+    """Return the code of a group, and its topics with the offsets of their partitions."""
     if not is_group_id(group_id):
         return Kafka.INVALID_GROUP_ID, []
     requested_topics = None
@@ -154,18 +158,14 @@ async def _fetch(
         offsets = []
     except SparklogError as e:
         return coordinator_code(e), []
-    by_key = {(o.topic, o.partition): o for o in offsets}
     if topics is None:
-        names: dict[str, list[Body]] = {}
+        names: dict[str, list[responses.OffsetFetchTopicPartition]] = {}
         for offset in offsets:
             names.setdefault(offset.topic, []).append(_offset(offset.partition, offset))
-        return Kafka.NONE, [{"name": name, "partitions": partitions} for name, partitions in names.items()]
+        return Kafka.NONE, list(names.items())
+    by_key = {(o.topic, o.partition): o for o in offsets}
     return Kafka.NONE, [
-        {
-            "name": t["name"],
-            "partitions": [_offset(p, by_key.get((t["name"], p))) for p in t["partition_indexes"]],
-        }
-        for t in topics
+        (t["name"], [_offset(p, by_key.get((t["name"], p))) for p in t["partition_indexes"]]) for t in topics
     ]
 
 
@@ -191,7 +191,7 @@ async def _read(session: Session, request: OffsetFetchRequest) -> list[FetchedOf
     return offsets
 
 
-def _offset(partition: int, offset: FetchedOffset | None) -> Body:
+def _offset(partition: int, offset: FetchedOffset | None) -> responses.OffsetFetchTopicPartition:
     if offset is None:
         return _missing(partition, Kafka.NONE)
     code = kafka_code(offset.error_code)
@@ -204,7 +204,7 @@ def _offset(partition: int, offset: FetchedOffset | None) -> Body:
     }
 
 
-def _missing(partition: int, code: Kafka) -> Body:
+def _missing(partition: int, code: Kafka) -> responses.OffsetFetchTopicPartition:
     return {
         "partition_index": partition,
         "committed_offset": -1,

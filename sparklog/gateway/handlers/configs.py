@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from enum import IntEnum
-from typing import Any
+from typing import Any, TypeVar
 
 from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.errors import error_from_code as broker_error
@@ -12,7 +13,7 @@ from sparklog.gateway.backend.topics import read_metadata
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.handlers.kafka_settings import FIXED, kafka_text, parse_settings
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire import requests, responses
 from sparklog.gateway.wire.errors import Kafka, code_of, text_of
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import CONFIGS_MAX
@@ -32,6 +33,8 @@ TOPIC, BROKER = 2, 4
 """Kafka's numbers of the resource types."""
 TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
 
+R = TypeVar("R", requests.AlterConfigsResource, requests.IncrementalAlterConfigsResource)
+
 
 class Operation(IntEnum):
     """Operations of INCREMENTAL_ALTER_CONFIGS."""
@@ -46,9 +49,9 @@ _TYPES = {bool: 1, str: 2, int: 5, float: 6}
 """Kafka's numbers of the types BOOLEAN, STRING, LONG and DOUBLE, by Python type."""
 
 
-def config_entries(state: TopicState, names: list[str] | None = None) -> list[Body]:
+def config_entries(state: TopicState, names: list[str] | None = None) -> list[responses.DescribeConfigsResultConfig]:
     """Return the settings of a topic as Kafka's entries. `names` None: all settings."""
-    entries = []
+    entries: list[responses.DescribeConfigsResultConfig] = []
     for name, setting in settings_of(Scope.TOPIC).items():
         if names is None or name in names:
             entries.append(_entry(setting, state))
@@ -68,7 +71,7 @@ def config_entries(state: TopicState, names: list[str] | None = None) -> list[Bo
     return entries
 
 
-def _entry(setting: Setting, state: TopicState) -> Body:
+def _entry(setting: Setting, state: TopicState) -> responses.DescribeConfigsResultConfig:
     name = setting.name
     sources = [(TOPIC_SOURCE, state.configs), (BROKER_SOURCE, state.broker_defaults)]
     values = [(source, settings[name]) for source, settings in sources if name in settings]
@@ -86,11 +89,13 @@ def _entry(setting: Setting, state: TopicState) -> Body:
     }
 
 
-async def describe_configs(session: Session, request: Body, version: int) -> Body:
+async def describe_configs(
+    session: Session, request: requests.DescribeConfigs, version: int
+) -> responses.DescribeConfigs:
     """Describe the settings of topics and of the gateway's broker. Secrets have no value."""
-    results = []
+    results: list[responses.DescribeConfigsResult] = []
     for i, resource in enumerate(request["resources"]):
-        outcome: Body = {
+        outcome: responses.DescribeConfigsResult = {
             "error_code": Kafka.NONE,
             "error_message": None,
             "resource_type": resource["resource_type"],
@@ -101,7 +106,7 @@ async def describe_configs(session: Session, request: Body, version: int) -> Bod
             check_entry(i)
             outcome["configs"] = await _described(session, resource)
         except SparklogError as e:
-            outcome |= {"error_code": code_of(e), "error_message": text_of(e)}
+            outcome["error_code"], outcome["error_message"] = code_of(e), text_of(e)
         if not request["include_synonyms"]:
             outcome["configs"] = [{**entry, "synonyms": []} for entry in outcome["configs"]]
         if not request.get("include_documentation"):
@@ -110,7 +115,9 @@ async def describe_configs(session: Session, request: Body, version: int) -> Bod
     return {"results": results}
 
 
-async def _described(session: Session, resource: Body) -> list[Body]:
+async def _described(
+    session: Session, resource: requests.DescribeConfigsResource
+) -> list[responses.DescribeConfigsResultConfig]:
     """Return the requested settings of a topic or broker. Raises InvalidRequestError, and the broker's errors."""
     kind, name, keys = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
     if kind == BROKER:
@@ -120,7 +127,9 @@ async def _described(session: Session, resource: Body) -> list[Body]:
     return config_entries(await _state(session, name), keys)
 
 
-async def _described_broker(session: Session, name: str, keys: list[str] | None) -> list[Body]:
+async def _described_broker(
+    session: Session, name: str, keys: list[str] | None
+) -> list[responses.DescribeConfigsResultConfig]:
     """Return the settings of the broker with the id `name`; "": the values for all brokers. Raises InvalidRequestError,
     and the broker's errors."""
     broker = await session.broker()
@@ -129,7 +138,7 @@ async def _described_broker(session: Session, name: str, keys: list[str] | None)
     return [_broker_entry(entry) for entry in answer.configs if keys is None or entry.name in keys]
 
 
-def _broker_entry(entry: BrokerConfigEntry) -> Body:
+def _broker_entry(entry: BrokerConfigEntry) -> responses.DescribeConfigsResultConfig:
     setting = settings_by_name().get(entry.name)
     return {
         "name": entry.name,
@@ -164,27 +173,30 @@ async def _state(session: Session, name: str) -> TopicState:
     return state
 
 
-async def alter_configs(session: Session, request: Body, version: int) -> Body:
+async def alter_configs(session: Session, request: requests.AlterConfigs, version: int) -> responses.AlterConfigs:
     """Replace all settings of topics. Settings that are missing in the request get their defaults, but for those that
     commands or the broker manage: a client that does not know them would remove a topic's Delta table."""
 
-    async def change(name: str, configs: list[Body]) -> dict[str, Any]:
-        state = await _state(session, name)
+    async def change(resource: requests.AlterConfigsResource) -> dict[str, Any]:
+        state = await _state(session, resource["resource_name"])
         changes: dict[str, Any] = dict.fromkeys(
             name for name in state.configs if name != KEY_FORMAT_SETTING and not is_managed(name)
         )
-        return changes | parse_configs({c["name"]: c["value"] for c in configs})
+        return changes | parse_configs({c["name"]: c["value"] for c in resource["configs"]})
 
-    return await _alter(session, request, change)
+    return {"responses": await _alter(session, request["resources"], change, validate_only=request["validate_only"])}
 
 
-async def incremental_alter_configs(session: Session, request: Body, version: int) -> Body:
+async def incremental_alter_configs(
+    session: Session, request: requests.IncrementalAlterConfigs, version: int
+) -> responses.IncrementalAlterConfigs:
     """Change single settings of topics and brokers."""
+    validate_only = request["validate_only"]
 
-    async def change(name: str, configs: list[Body]) -> dict[str, Any]:
-        state = await _state(session, name)
+    async def change(resource: requests.IncrementalAlterConfigsResource) -> dict[str, Any]:
+        state = await _state(session, resource["resource_name"])
         changes: dict[str, Any] = {}
-        for config in configs:
+        for config in resource["configs"]:
             operation, key, value = config["config_operation"], config["name"], config["value"]
             if operation == Operation.DELETE:
                 changes |= dict.fromkeys(parse_configs({key: None}, keep_null=True))
@@ -196,7 +208,11 @@ async def incremental_alter_configs(session: Session, request: Body, version: in
                 raise InvalidConfigError(f"{key}: operation {operation} with the value {value!r} is not possible")
         return changes
 
-    return await _alter(session, request, change, of_brokers=True)
+    async def change_broker(resource: requests.IncrementalAlterConfigsResource) -> None:
+        await _alter_broker(session, resource["resource_name"], resource["configs"], validate_only=validate_only)
+
+    changed = await _alter(session, request["resources"], change, change_broker, validate_only=validate_only)
+    return {"responses": changed}
 
 
 def _changed_list(state: TopicState, name: str, value: str, *, append: bool) -> str:
@@ -216,7 +232,9 @@ def parse_configs(configs: dict[str, str | None], *, keep_null: bool = False) ->
     return parse_settings(configs, keep_null=keep_null)
 
 
-async def _alter_broker(session: Session, name: str, configs: list[Body], *, validate_only: bool) -> None:
+async def _alter_broker(
+    session: Session, name: str, configs: list[requests.IncrementalAlterConfigsResourceConfig], *, validate_only: bool
+) -> None:
     """Set or delete settings of a broker. Raises InvalidConfigError, InvalidRequestError, and the broker's errors."""
     changes: dict[str, Any] = {}
     for config in configs:
@@ -232,33 +250,40 @@ async def _alter_broker(session: Session, name: str, configs: list[Body], *, val
         await broker.ask(Api.ALTER_BROKER_CONFIGS, altered, AlterBrokerConfigsResponse)
 
 
-async def _alter(session: Session, request: Body, change: Any, *, of_brokers: bool = False) -> Body:
-    responses = []
-    for i, resource in enumerate(request["resources"]):
+async def _alter(
+    session: Session,
+    resources: list[R],
+    change: Callable[[R], Awaitable[dict[str, Any]]],
+    change_broker: Callable[[R], Awaitable[None]] | None = None,
+    *,
+    validate_only: bool,
+) -> list[responses.AlterConfigsResponse]:
+    """Change topics, and brokers if there is `change_broker`. `change`: returns the settings to change in a topic."""
+    outcomes: list[responses.AlterConfigsResponse] = []
+    for i, resource in enumerate(resources):
         kind, name = resource["resource_type"], resource["resource_name"]
-        outcome: Body = {
+        outcome: responses.AlterConfigsResponse = {
             "error_code": Kafka.NONE,
             "error_message": None,
             "resource_type": kind,
             "resource_name": name,
         }
+        outcomes.append(outcome)
         try:
             check_entry(i)
-            if kind == BROKER and of_brokers:
-                await _alter_broker(session, name, resource["configs"], validate_only=request["validate_only"])
-                responses.append(outcome)
+            if kind == BROKER and change_broker is not None:
+                await change_broker(resource)
                 continue
             if kind != TOPIC:
                 raise InvalidRequestError(
                     f"resources of the type {kind} cannot be changed in this way: topics ({TOPIC}) can; brokers "
                     f"({BROKER}) with INCREMENTAL_ALTER_CONFIGS"
                 )
-            changes = await change(name, resource["configs"])
-            if changes and not request["validate_only"]:
+            changes = await change(resource)
+            if changes and not validate_only:
                 broker = await session.broker()
                 await broker.ask(Api.ALTER_TOPIC, AlterTopicRequest(name, changes), AlterTopicResponse)
                 session.gateway.topics.forget(name)
         except SparklogError as e:
-            outcome |= {"error_code": code_of(e), "error_message": text_of(e)}
-        responses.append(outcome)
-    return {"responses": responses}
+            outcome["error_code"], outcome["error_message"] = code_of(e), text_of(e)
+    return outcomes

@@ -17,7 +17,7 @@ from sparklog.gateway.handlers.names import (
     is_transactional_id,
 )
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire import requests, responses
 from sparklog.gateway.wire.errors import Kafka, coordinator_code, text_of
 from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import (
@@ -35,16 +35,24 @@ _LEAVES = -1
 _NO_MEMBER = "kafka-gateway"
 
 
-async def find_coordinator(session: Session, request: Body, version: int) -> Body:
+async def find_coordinator(
+    session: Session, request: requests.FindCoordinator, version: int
+) -> responses.FindCoordinator:
     """Answer with the address of the gateway whose broker coordinates the group or transactional id, for each key."""
     kind = request.get("key_type", GROUP)
     if version < 4:
-        return await _find(session, request["key"], kind)
-    keys = request["coordinator_keys"]
-    return {"coordinators": [{"key": key, **await _find(session, key, kind, i)} for i, key in enumerate(keys)]}
+        only = await _find(session, request["key"], kind)
+        return {
+            "error_code": only["error_code"],
+            "error_message": only["error_message"],
+            "node_id": only["node_id"],
+            "host": only["host"],
+            "port": only["port"],
+        }
+    return {"coordinators": [await _find(session, key, kind, i) for i, key in enumerate(request["coordinator_keys"])]}
 
 
-async def _find(session: Session, key: str, kind: int, index: int = 0) -> Body:
+async def _find(session: Session, key: str, kind: int, index: int = 0) -> responses.FindCoordinatorCoordinator:
     try:
         check_entry(index)
         _check_key(key, kind)
@@ -53,7 +61,7 @@ async def _find(session: Session, key: str, kind: int, index: int = 0) -> Body:
         code = coordinator_code(e)
         if code is Kafka.NOT_COORDINATOR:
             code = Kafka.COORDINATOR_NOT_AVAILABLE  # any broker may be asked for the coordinator
-        return {"error_code": code, "error_message": text_of(e), "node_id": -1, "host": "", "port": -1}
+        return {"key": key, "error_code": code, "error_message": text_of(e), "node_id": -1, "host": "", "port": -1}
     gateway = session.gateway
     if coordinator.broker_id == gateway.broker_id or not coordinator.host:
         address = gateway.own_address(session.listener, session.local)
@@ -61,6 +69,7 @@ async def _find(session: Session, key: str, kind: int, index: int = 0) -> Body:
         brokers = [BrokerEndpoint(coordinator.broker_id, coordinator.host, coordinator.port)]
         address = gateway.addresses(brokers, session.listener, session.local)[coordinator.broker_id]
     return {
+        "key": key,
         "error_code": Kafka.NONE,
         "error_message": None,
         "node_id": address.node_id,

@@ -15,7 +15,7 @@ from sparklog.gateway.records.memory import convert_within
 from sparklog.gateway.records.to_client import Part, Rows, as_they_are, client_batches
 from sparklog.gateway.records.typed import TypedRows
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire import requests, responses
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX
@@ -40,7 +40,7 @@ _Converted = list[Part] | SparklogError
 """The batches of one partition in Kafka's format, or the error that becomes the partition's result."""
 
 
-async def fetch(session: Session, request: Body, version: int) -> Body:
+async def fetch(session: Session, request: requests.Fetch, version: int) -> responses.Fetch:
     """Answer with whole batches, from the requested offset of each partition on. The gateway has no fetch sessions, so
     each request names all partitions."""
     if request.get("session_id", NO_SESSION) != NO_SESSION:
@@ -80,7 +80,7 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
     converted = await _convert(session, payloads, starts, has_zstd=version >= ZSTD_FROM)
     postponed = {(p.topic, p.partition) for p in partitions[PARTITIONS_PER_REQUEST_MAX:]}
 
-    def outcome(topic: str, partition: int) -> Body:
+    def outcome(topic: str, partition: int) -> responses.FetchResponsePartition:
         key = topic, partition
         if key in postponed:
             return _error(partition, Kafka.INVALID_REQUEST)
@@ -88,7 +88,7 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
             return _error(partition, missing_code(topic))
         return _answer(session, partition, results[key], converted.get(key, []), isolation=isolation)
 
-    topics = []
+    topics: list[responses.FetchResponse] = []
     for t in request["topics"]:
         outcomes = await session.gateway.time_slices.list_of(
             outcome(t["topic"], p["partition"]) for p in t["partitions"]
@@ -97,7 +97,7 @@ async def fetch(session: Session, request: Body, version: int) -> Body:
     return {"throttle_time_ms": throttle_ms, "error_code": Kafka.NONE, "session_id": NO_SESSION, "responses": topics}
 
 
-def _partition(name: str, requested: Body) -> FetchPartition:
+def _partition(name: str, requested: requests.FetchTopicPartition) -> FetchPartition:
     return FetchPartition(
         name,
         requested["partition"],
@@ -114,7 +114,7 @@ def _cut(answer: FetchResponse, payload: memoryview) -> Iterator[tuple[FetchResu
         position += result.length_bytes
 
 
-def _failed(request: Body, code: Kafka) -> Body:
+def _failed(request: requests.Fetch, code: Kafka) -> responses.Fetch:
     return {
         "error_code": Kafka.NONE,
         "session_id": NO_SESSION,
@@ -125,7 +125,7 @@ def _failed(request: Body, code: Kafka) -> Body:
     }
 
 
-def _error(partition: int, code: Kafka) -> Body:
+def _error(partition: int, code: Kafka) -> responses.FetchResponsePartition:
     return {
         "partition_index": partition,
         "error_code": code,
@@ -137,7 +137,9 @@ def _error(partition: int, code: Kafka) -> Body:
     }
 
 
-def _answer(session: Session, partition: int, result: FetchResult, converted: _Converted, *, isolation: int) -> Body:
+def _answer(
+    session: Session, partition: int, result: FetchResult, converted: _Converted, *, isolation: int
+) -> responses.FetchResponsePartition:
     code = kafka_code(result.error_code, of_partition=True)
     outcome = _error(partition, code) | {
         "high_watermark": result.high_watermark,

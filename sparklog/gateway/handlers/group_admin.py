@@ -11,6 +11,7 @@ from sparklog.gateway.groups.classic import ClassicGroup
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.handlers.names import is_group_id
 from sparklog.gateway.session import Session
+from sparklog.gateway.wire import requests, responses
 from sparklog.gateway.wire.codec import Body, encoder
 from sparklog.gateway.wire.errors import Kafka, code_of, coordinator_code, kafka_code
 from sparklog.gateway.wire.schema import DATA
@@ -40,10 +41,10 @@ def classic_state(state: str) -> str:
     return _STATES.get(state, state)
 
 
-async def list_groups(session: Session, request: Body, version: int) -> Body:
+async def list_groups(session: Session, request: requests.ListGroups, version: int) -> responses.ListGroups:
     """List the groups that the gateway's broker coordinates."""
     broker = await session.broker()
-    listed: dict[str, Body] = {}
+    listed: dict[str, responses.ListGroupsGroup] = {}
     message = ListGroupsRequest(paged=True)
     try:
         while True:
@@ -83,19 +84,19 @@ async def _visible_groups(session: Session) -> list[ClassicGroup]:
     return visible
 
 
-def _listed(group_id: str, state: str, protocol_type: str) -> Body:
+def _listed(group_id: str, state: str, protocol_type: str) -> responses.ListGroupsGroup:
     return {"group_id": group_id, "protocol_type": protocol_type, "group_state": state, "group_type": "classic"}
 
 
-async def describe_groups(session: Session, request: Body, version: int) -> Body:
+async def describe_groups(session: Session, request: requests.DescribeGroups, version: int) -> responses.DescribeGroups:
     """Describe the members of groups with their assignments."""
-    groups = []
+    groups: list[responses.DescribeGroupsGroup] = []
     for i, group_id in enumerate(request["groups"]):
         groups.append(await _described(session, group_id, i))
     return {"groups": groups}
 
 
-async def _described(session: Session, group_id: str, index: int) -> Body:
+async def _described(session: Session, group_id: str, index: int) -> responses.DescribeGroupsGroup:
     if not is_group_id(group_id):
         return _described_error(group_id, Kafka.INVALID_GROUP_ID)
     try:
@@ -125,7 +126,7 @@ async def _details(session: Session, group_id: str) -> GroupDetails:
     return details
 
 
-def _described_error(group_id: str, code: Kafka) -> Body:
+def _described_error(group_id: str, code: Kafka) -> responses.DescribeGroupsGroup:
     return {
         "error_code": code,
         "group_id": group_id,
@@ -136,7 +137,7 @@ def _described_error(group_id: str, code: Kafka) -> Body:
     }
 
 
-def _of_classic(group: ClassicGroup) -> Body:
+def _of_classic(group: ClassicGroup) -> responses.DescribeGroupsGroup:
     return {
         "error_code": Kafka.NONE,
         "group_id": group.group_id,
@@ -157,7 +158,7 @@ def _of_classic(group: ClassicGroup) -> Body:
     }
 
 
-def _of_broker(details: GroupDetails) -> Body:
+def _of_broker(details: GroupDetails) -> responses.DescribeGroupsGroup:
     """Return a group of sparklog's consumers, with subscriptions and assignments in the encoding of classic clients."""
     return {
         "error_code": Kafka.NONE,
@@ -169,7 +170,7 @@ def _of_broker(details: GroupDetails) -> Body:
     }
 
 
-def _member(member: GroupMember) -> Body:
+def _member(member: GroupMember) -> responses.DescribeGroupsGroupMember:
     subscription = encoder(DATA, "ConsumerProtocolSubscription", 0)({"topics": member.topics})
     assignment = encoder(DATA, "ConsumerProtocolAssignment", 0)({"assigned_partitions": _assigned(member.owned)})
     return {
@@ -186,9 +187,9 @@ def _assigned(partitions: list[TopicPartitions]) -> list[Body]:
     return [{"topic": t.topic, "partitions": t.partitions} for t in partitions]
 
 
-async def delete_groups(session: Session, request: Body, version: int) -> Body:
+async def delete_groups(session: Session, request: requests.DeleteGroups, version: int) -> responses.DeleteGroups:
     """Delete groups that have no members, together with their offsets."""
-    results = []
+    results: list[responses.DeleteGroupsResult] = []
     for i, group_id in enumerate(request["groups_names"]):
         results.append({"group_id": group_id, "error_code": await _delete(session, group_id, i)})
     return {"results": results}

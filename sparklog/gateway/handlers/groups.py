@@ -6,7 +6,8 @@ from sparklog.errors import SparklogError
 from sparklog.gateway.groups.model import REBALANCE_TIMEOUT_MS_MAX, Join
 from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire import requests, responses
+from sparklog.gateway.wire.codec import forget_body
 from sparklog.gateway.wire.errors import Kafka, coordinator_code, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import DescribeGroupsRequest, DescribeGroupsResponse
@@ -14,7 +15,7 @@ from sparklog.protocol.group_messages import DescribeGroupsRequest, DescribeGrou
 CLIENT_ID_CHARS_MAX = 100
 
 
-async def join_group(session: Session, request: Body, version: int) -> Body:
+async def join_group(session: Session, request: requests.JoinGroup, version: int) -> responses.JoinGroup:
     """Join a group. The answer waits for the other members to join."""
     group_id = request["group_id"]
     error = await refuse_group(session, group_id)
@@ -38,7 +39,7 @@ async def join_group(session: Session, request: Body, version: int) -> Body:
         needs_member_id=version >= 4,
         can_skip_assignment=version >= 9,
     )
-    request.clear()
+    forget_body(request)
     session.request.release()  # the group counts its copy
     joined = await session.gateway.groups.join(group_id, join)
     return {
@@ -71,11 +72,11 @@ async def _refuse_mixed(session: Session, group_id: str) -> Kafka | None:
     return Kafka.INCONSISTENT_GROUP_PROTOCOL if details.members else None
 
 
-def _not_joined(error: Kafka, member_id: str) -> Body:
+def _not_joined(error: Kafka, member_id: str) -> responses.JoinGroup:
     return {"error_code": error, "protocol_name": "", "leader": "", "member_id": member_id, "members": []}
 
 
-async def sync_group(session: Session, request: Body, version: int) -> Body:
+async def sync_group(session: Session, request: requests.SyncGroup, version: int) -> responses.SyncGroup:
     """Answer with the member's assignment, after the leader has sent it."""
     error = await refuse_group(session, request["group_id"])
     if error is not None:
@@ -84,7 +85,7 @@ async def sync_group(session: Session, request: Body, version: int) -> Body:
     member = request["member_id"], request.get("group_instance_id"), request["generation_id"]
     assignments = [(a["member_id"], a["assignment"]) for a in request["assignments"]]
     group_id = request["group_id"]
-    request.clear()
+    forget_body(request)
     session.request.release()  # the group counts its copy
     synced = await session.gateway.groups.sync(group_id, *member, protocols, assignments)
     return {
@@ -95,7 +96,7 @@ async def sync_group(session: Session, request: Body, version: int) -> Body:
     }
 
 
-async def heartbeat(session: Session, request: Body, version: int) -> Body:
+async def heartbeat(session: Session, request: requests.Heartbeat, version: int) -> responses.Heartbeat:
     """Handle a heartbeat of a member."""
     group_id = request["group_id"]
     error = await refuse_group(session, group_id)
@@ -107,7 +108,7 @@ async def heartbeat(session: Session, request: Body, version: int) -> Body:
     return {"error_code": code}
 
 
-async def leave_group(session: Session, request: Body, version: int) -> Body:
+async def leave_group(session: Session, request: requests.LeaveGroup, version: int) -> responses.LeaveGroup:
     """Remove members from a group at their own request."""
     error = await refuse_group(session, request["group_id"])
     if error is not None:
@@ -115,7 +116,7 @@ async def leave_group(session: Session, request: Body, version: int) -> Body:
     groups = session.gateway.groups
     if version < 3:
         return {"error_code": groups.leave(request["group_id"], request["member_id"], None)}
-    members = []
+    members: list[responses.LeaveGroupMember] = []
     for member in request["members"]:
         code = groups.leave(request["group_id"], member["member_id"], member["group_instance_id"])
         members.append(

@@ -10,7 +10,7 @@ from sparklog.errors import InvalidTopicError, SparklogError, UnknownTopicOrPart
 from sparklog.gateway.backend.topics import read_metadata, read_topics, topic_uuid
 from sparklog.gateway.handlers.coordinators import GROUP, TRANSACTION, ask_coordinator
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire import requests, responses
 from sparklog.gateway.wire.errors import Kafka, kafka_code
 from sparklog.protocol.topic_messages import (
     AUTO_CREATED_MAX,
@@ -34,7 +34,7 @@ UNNAMED_FROM = 12
 """First version of METADATA whose answers can have topics without names."""
 
 
-async def metadata(session: Session, request: Body, version: int) -> Body:
+async def metadata(session: Session, request: requests.Metadata, version: int) -> responses.Metadata:
     """Answer with the brokers, under the addresses of their gateways, and the topics with their partitions."""
     topics = request["topics"]
     if topics is None or (version == 0 and not topics):
@@ -42,7 +42,7 @@ async def metadata(session: Session, request: Body, version: int) -> Body:
         return _response(
             session, answer, await session.gateway.time_slices.list_of(_topic(session, t) for t in answer.topics)
         )
-    refused: list[Body] = []
+    refused: list[responses.MetadataTopic] = []
     names: list[str] = []
     by_id: dict[UUID, str | None] = {}
     for topic in topics:
@@ -127,7 +127,7 @@ def _note(session: Session, state: TopicState) -> UUID | None:
     return topic_id
 
 
-def _response(session: Session, answer: MetadataResponse, topics: list[Body]) -> Body:
+def _response(session: Session, answer: MetadataResponse, topics: list[responses.MetadataTopic]) -> responses.Metadata:
     addresses = session.gateway.addresses(answer.brokers, session.listener, session.local)
     return {
         "throttle_time_ms": answer.throttle_ms,
@@ -140,11 +140,11 @@ def _response(session: Session, answer: MetadataResponse, topics: list[Body]) ->
     }
 
 
-def _refusal(name: str | None, code: Kafka, topic_id: UUID | None = None) -> Body:
+def _refusal(name: str | None, code: Kafka, topic_id: UUID | None = None) -> responses.MetadataTopic:
     return {"error_code": code, "name": name, "topic_id": topic_id, "is_internal": False, "partitions": []}
 
 
-def _topic(session: Session, state: TopicState) -> Body:
+def _topic(session: Session, state: TopicState) -> responses.MetadataTopic:
     return {
         "error_code": kafka_code(state.error_code),
         "name": state.name,
@@ -154,7 +154,7 @@ def _topic(session: Session, state: TopicState) -> Body:
     }
 
 
-def _partition(state: PartitionState) -> Body:
+def _partition(state: PartitionState) -> responses.MetadataTopicPartition:
     code = kafka_code(state.error_code, of_partition=True)
     return {
         "error_code": code if code in (Kafka.NONE, Kafka.LEADER_NOT_AVAILABLE) else Kafka.NONE,

@@ -6,7 +6,7 @@ from sparklog.errors import SparklogError
 from sparklog.gateway.handlers.entries import share_turns
 from sparklog.gateway.handlers.names import is_partition, missing_code
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire import requests, responses
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import (
@@ -27,7 +27,7 @@ TIMESTAMP_MAX = 2**62
 is as late."""
 
 
-async def list_offsets(session: Session, request: Body, version: int) -> Body:
+async def list_offsets(session: Session, request: requests.ListOffsets, version: int) -> responses.ListOffsets:
     """Answer with the offsets of timestamps, and with the first and last offsets of partitions."""
     requested = [(t["name"], p) for t in request["topics"] for p in t["partitions"]]
     partitions = [
@@ -52,7 +52,7 @@ async def list_offsets(session: Session, request: Body, version: int) -> Body:
             results = {(r.topic, r.partition): r for r in answer.results}
             throttle_ms = answer.throttle_ms
 
-    def outcome(name: str, p: Body) -> Body:
+    def outcome(name: str, p: requests.ListOffsetsTopicPartition) -> responses.ListOffsetsTopicPartition:
         result = results.get((name, p["partition_index"]))
         if result is None:
             code = failure or missing_code(name)
@@ -77,7 +77,9 @@ async def list_offsets(session: Session, request: Body, version: int) -> Body:
     }
 
 
-async def offset_for_leader_epoch(session: Session, request: Body, version: int) -> Body:
+async def offset_for_leader_epoch(
+    session: Session, request: requests.OffsetForLeaderEpoch, version: int
+) -> responses.OffsetForLeaderEpoch:
     """Answer with the end offsets of leader epochs. A consumer learns from them if its position is still in the log
     (KIP-320)."""
     partitions = [
@@ -102,7 +104,9 @@ async def offset_for_leader_epoch(session: Session, request: Body, version: int)
             results = {(r.topic, r.partition): r for r in answer.results}
             throttle_ms = answer.throttle_ms
 
-    def outcome(name: str, p: Body) -> Body:
+    def outcome(
+        name: str, p: requests.OffsetForLeaderEpochTopicPartition
+    ) -> responses.OffsetForLeaderEpochTopicPartition:
         result = results.get((name, p["partition"]))
         code = (failure or missing_code(name)) if result is None else kafka_code(result.error_code, of_partition=True)
         return {

@@ -33,7 +33,7 @@ from sparklog.gateway.records.memory import convert_within, produced_bytes
 from sparklog.gateway.records.to_broker import broker_batch
 from sparklog.gateway.records.typed import typed_batch
 from sparklog.gateway.session import ConnectionEndError, Session
-from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire import requests, responses
 from sparklog.gateway.wire.errors import Kafka, code_of, coordinator_code, kafka_code, text_of
 from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.protocol.apis import Api
@@ -84,7 +84,7 @@ _Converted = list[memoryview] | SparklogError
 """The batches of one partition in the broker's format, or the error that becomes the partition's result."""
 
 
-async def produce(session: Session, request: Body, version: int) -> Body | None:
+async def produce(session: Session, request: requests.Produce, version: int) -> responses.Produce | None:
     """Append the records of each partition. Each partition has its own result. With acks 0 there is no answer, and an
     error ends the connection."""
     acks = request["acks"]
@@ -359,12 +359,14 @@ def _outcome(
     results: dict[tuple[str, int], ProduceResult],
     version: int,
     changed: Set[str],
-) -> Body:
+) -> responses.ProduceResponsePartitionResponse:
     """Return the result of one partition. `changed`: topics whose records the client has to send again, because the
     gateway has converted them for a former state of the topic."""
+    body: responses.ProduceResponsePartitionResponse
     error = requested.error
     if error is not None:
-        body: Body = {
+        body = {
+            "index": requested.partition,
             "error_code": fenced_code(code_of(error, of_partition=True), "Produce", version),
             "base_offset": -1,
             "error_message": text_of(error),
@@ -380,7 +382,7 @@ def _outcome(
         return body
     result = results.get((requested.topic, requested.partition))
     if result is None:
-        return {"error_code": Kafka.UNKNOWN_SERVER_ERROR, "base_offset": -1}
+        return _refused(requested.partition, Kafka.UNKNOWN_SERVER_ERROR)
     code = fenced_code(kafka_code(result.error_code, of_partition=True), "Produce", version)
     if result.error_code:
         # the topic may have changed since the gateway looked: the client asks for metadata, and tries again
@@ -390,6 +392,7 @@ def _outcome(
         elif result.error_code == TransactionAbortedError.code:
             code = aborted_code("Produce", version)
     body = {
+        "index": requested.partition,
         "error_code": code,
         "base_offset": result.base_offset,
         "log_start_offset": result.log_start_offset,
@@ -405,16 +408,17 @@ def _outcome(
     return body
 
 
-def _response(request: Body, outcomes: dict[tuple[str, int], Body], code: Kafka | None = None) -> Body:
+def _response(
+    request: requests.Produce,
+    outcomes: dict[tuple[str, int], responses.ProduceResponsePartitionResponse],
+    code: Kafka | None = None,
+) -> responses.Produce:
     return {
         "responses": [
             {
                 "name": topic["name"],
                 "partition_responses": [
-                    {
-                        "index": p["index"],
-                        **(outcomes[topic["name"], p["index"]] if code is None else _refused(code)),
-                    }
+                    outcomes[topic["name"], p["index"]] if code is None else _refused(p["index"], code)
                     for p in topic["partition_data"]
                 ],
             }
@@ -423,11 +427,13 @@ def _response(request: Body, outcomes: dict[tuple[str, int], Body], code: Kafka 
     }
 
 
-def _refused(code: Kafka) -> Body:
-    return {"error_code": code, "base_offset": -1}
+def _refused(partition: int, code: Kafka) -> responses.ProduceResponsePartitionResponse:
+    return {"index": partition, "error_code": code, "base_offset": -1}
 
 
-async def init_producer_id(session: Session, request: Body, version: int) -> Body:
+async def init_producer_id(
+    session: Session, request: requests.InitProducerId, version: int
+) -> responses.InitProducerId:
     """Answer with an identity for an idempotent or transactional producer."""
     transactional_id = request["transactional_id"]
     if transactional_id is not None and not is_transactional_id(transactional_id):
@@ -453,5 +459,5 @@ async def init_producer_id(session: Session, request: Body, version: int) -> Bod
     }
 
 
-def _no_identity(code: Kafka) -> Body:
+def _no_identity(code: Kafka) -> responses.InitProducerId:
     return {"error_code": code, "producer_id": -1, "producer_epoch": -1}

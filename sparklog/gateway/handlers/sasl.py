@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from sparklog.errors import SaslAuthenticationFailedError, SparklogError, UnsupportedSaslMechanismError
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire import requests, responses
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code, text_of
 from sparklog.protocol.apis import Api
 from sparklog.protocol.security_messages import (
@@ -22,7 +22,7 @@ from sparklog.security.sasl import PLAIN, TOKEN_BYTES_MAX
 MECHANISM_CHARS_MAX = 64
 
 
-async def sasl_handshake(session: Session, request: Body, version: int) -> Body:
+async def sasl_handshake(session: Session, request: requests.SaslHandshake, version: int) -> responses.SaslHandshake:
     """Choose a mechanism. PLAIN needs a listener with TLS."""
     if not session.listener.protocol.sasl:
         return {"error_code": Kafka.ILLEGAL_SASL_STATE, "mechanisms": []}
@@ -40,7 +40,9 @@ async def sasl_handshake(session: Session, request: Body, version: int) -> Body:
     return {"error_code": kafka_code(answer.error_code), "mechanisms": answer.mechanisms}
 
 
-async def sasl_authenticate(session: Session, request: Body, version: int) -> Body:
+async def sasl_authenticate(
+    session: Session, request: requests.SaslAuthenticate, version: int
+) -> responses.SaslAuthenticate:
     """Pass one message of the exchange on to the broker.
 
     Only the broker's verdict authenticates the session: its answer has a principal after the last message of a
@@ -74,5 +76,5 @@ async def sasl_authenticate(session: Session, request: Body, version: int) -> Bo
     }
 
 
-def _refusal(code: Kafka, reason: str) -> Body:
+def _refusal(code: Kafka, reason: str) -> responses.SaslAuthenticate:
     return {"error_code": code, "error_message": text_of(reason), "auth_bytes": b""}

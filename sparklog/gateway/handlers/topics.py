@@ -21,7 +21,7 @@ from sparklog.gateway.handlers.entries import ENTRIES_MAX, check_entry
 from sparklog.gateway.handlers.metadata import visible_topics
 from sparklog.gateway.handlers.names import is_partition, missing_code
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire import requests, responses
 from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code, text_of
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
@@ -47,11 +47,12 @@ TIMEOUT_MS_MAX = 86_400_000
 DEFAULT_COUNT = -1
 
 
-def _deadline_s(request: Body) -> float | None:
+def _deadline_s(timeout_ms: int) -> float | None:
     """Return the end of a request's time, on the event loop's clock; None if the request names no time: such clients
     do not wait for the change."""
-    timeout_ms = min(request["timeout_ms"], TIMEOUT_MS_MAX)
-    return asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms > 0 else None
+    if timeout_ms <= 0:
+        return None
+    return asyncio.get_running_loop().time() + min(timeout_ms, TIMEOUT_MS_MAX) / 1000
 
 
 @asynccontextmanager
@@ -68,10 +69,10 @@ async def _within_time(until_s: float | None, name: str) -> AsyncIterator[None]:
         ) from e
 
 
-async def create_topics(session: Session, request: Body, version: int) -> Body:
+async def create_topics(session: Session, request: requests.CreateTopics, version: int) -> responses.CreateTopics:
     """Create envelope topics, one after the other, within the request's time."""
-    topics = []
-    until_s = _deadline_s(request)
+    topics: list[responses.CreateTopicsTopic] = []
+    until_s = _deadline_s(request["timeout_ms"])
     for i, topic in enumerate(request["topics"]):
         try:
             check_entry(i)
@@ -84,8 +85,8 @@ async def create_topics(session: Session, request: Body, version: int) -> Body:
     return {"topics": topics}
 
 
-def _created(topic: Body, state: TopicState | None) -> Body:
-    body: Body = {"name": topic["name"], "error_code": Kafka.NONE, "configs": []}
+def _created(topic: requests.CreateTopicsTopic, state: TopicState | None) -> responses.CreateTopicsTopic:
+    body: responses.CreateTopicsTopic = {"name": topic["name"], "error_code": Kafka.NONE, "configs": []}
     if state is None:
         return body | {"num_partitions": topic["num_partitions"], "replication_factor": topic["replication_factor"]}
     return body | {
@@ -93,13 +94,19 @@ def _created(topic: Body, state: TopicState | None) -> Body:
         "num_partitions": len(state.partitions),
         "replication_factor": len(state.partitions[0].replicas) if state.partitions else -1,
         "configs": [
-            {k: entry[k] for k in ("name", "value", "read_only", "config_source", "is_sensitive")}
+            {
+                "name": entry["name"],
+                "value": entry["value"],
+                "read_only": entry["read_only"],
+                "config_source": entry["config_source"],
+                "is_sensitive": entry["is_sensitive"],
+            }
             for entry in config_entries(state)
         ],
     }
 
 
-async def _create(session: Session, topic: Body, *, validate_only: bool) -> TopicState | None:
+async def _create(session: Session, topic: requests.CreateTopicsTopic, *, validate_only: bool) -> TopicState | None:
     """Create a topic and return its state; with `validate_only`, only check the request and return None. Raises the
     error of an invalid topic, and the broker's errors."""
     name, partitions, factor = topic["name"], topic["num_partitions"], topic["replication_factor"]
@@ -128,20 +135,20 @@ async def _create(session: Session, topic: Body, *, validate_only: bool) -> Topi
     return (await broker.ask(Api.CREATE_TOPIC, message, CreateTopicResponse)).topic
 
 
-async def delete_topics(session: Session, request: Body, version: int) -> Body:
+async def delete_topics(session: Session, request: requests.DeleteTopics, version: int) -> responses.DeleteTopics:
     """Delete topics with their data, by name or id."""
     requested: list[tuple[str | None, UUID | None]] = [(name, None) for name in request.get("topic_names", ())]
     requested += [(t["name"], t["topic_id"]) for t in request.get("topics", ())]
-    responses = []
+    outcomes: list[responses.DeleteTopicsResponse] = []
     ids = [topic_id for name, topic_id in requested[:ENTRIES_MAX] if name is None and topic_id]
     states = await visible_topics(session, ids) if ids else {}
     for i, (name, topic_id) in enumerate(requested):
         if name is None and topic_id and i < ENTRIES_MAX:
             if topic_id not in states:
-                responses.append({"name": None, "topic_id": topic_id, "error_code": Kafka.UNKNOWN_TOPIC_ID})
+                outcomes.append({"name": None, "topic_id": topic_id, "error_code": Kafka.UNKNOWN_TOPIC_ID})
                 continue
             name = states[topic_id].name
-        outcome: Body = {"name": name, "topic_id": topic_id, "error_code": Kafka.NONE}
+        outcome: responses.DeleteTopicsResponse = {"name": name, "topic_id": topic_id, "error_code": Kafka.NONE}
         try:
             check_entry(i)
             check_topic_name(name or "")
@@ -149,28 +156,30 @@ async def delete_topics(session: Session, request: Body, version: int) -> Body:
             await broker.ask(Api.DELETE_TOPIC, DeleteTopicRequest(name or ""), DeleteTopicResponse)
             session.gateway.topics.forget(name or "")
         except SparklogError as e:
-            outcome |= {"error_code": code_of(e), "error_message": text_of(e)}
-        responses.append(outcome)
-    return {"responses": responses}
+            outcome["error_code"], outcome["error_message"] = code_of(e), text_of(e)
+        outcomes.append(outcome)
+    return {"responses": outcomes}
 
 
-async def create_partitions(session: Session, request: Body, version: int) -> Body:
+async def create_partitions(
+    session: Session, request: requests.CreatePartitions, version: int
+) -> responses.CreatePartitions:
     """Add partitions to topics. The cluster places their replicas; a request with an assignment is refused."""
-    results = []
-    until_s = _deadline_s(request)
+    results: list[responses.CreatePartitionsResult] = []
+    until_s = _deadline_s(request["timeout_ms"])
     for i, topic in enumerate(request["topics"]):
-        outcome: Body = {"name": topic["name"], "error_code": Kafka.NONE}
+        outcome: responses.CreatePartitionsResult = {"name": topic["name"], "error_code": Kafka.NONE}
         try:
             check_entry(i)
             async with _within_time(until_s, topic["name"]):
                 await _add_partitions(session, topic, validate_only=request["validate_only"])
         except SparklogError as e:
-            outcome |= {"error_code": code_of(e), "error_message": text_of(e)}
+            outcome["error_code"], outcome["error_message"] = code_of(e), text_of(e)
         results.append(outcome)
     return {"results": results}
 
 
-async def _add_partitions(session: Session, topic: Body, *, validate_only: bool) -> None:
+async def _add_partitions(session: Session, topic: requests.CreatePartitionsTopic, *, validate_only: bool) -> None:
     name, count = topic["name"], topic["count"]
     check_topic_name(name)
     if topic["assignments"] is not None:
@@ -190,7 +199,7 @@ async def _add_partitions(session: Session, topic: Body, *, validate_only: bool)
     session.gateway.topics.forget(name)
 
 
-async def delete_records(session: Session, request: Body, version: int) -> Body:
+async def delete_records(session: Session, request: requests.DeleteRecords, version: int) -> responses.DeleteRecords:
     """Delete the records below the requested offsets; -1: below the high watermark."""
     partitions = [
         DeleteRecordsPartition(t["name"], p["partition_index"], p["offset"])
@@ -209,7 +218,7 @@ async def delete_records(session: Session, request: Body, version: int) -> Body:
         else:
             results = {(r.topic, r.partition): r for r in answer.results}
 
-    def outcome(name: str, p: Body) -> Body:
+    def outcome(name: str, p: requests.DeleteRecordsTopicPartition) -> responses.DeleteRecordsTopicPartition:
         result = results.get((name, p["partition_index"]))
         code = (failure or missing_code(name)) if result is None else kafka_code(result.error_code, of_partition=True)
         if result is None and p["offset"] < -1:

@@ -24,7 +24,7 @@ from sparklog.gateway.handlers.names import (
     missing_code,
 )
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire import requests, responses
 from sparklog.gateway.wire.errors import Kafka, code_of, coordinator_code, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
@@ -77,7 +77,9 @@ def fenced_code(code: Kafka, api: str, version: int) -> Kafka:
     return Kafka.INVALID_PRODUCER_EPOCH if is_fenced and not 0 <= FENCED_FROM.get(api, -1) <= version else code
 
 
-async def add_partitions_to_txn(session: Session, request: Body, version: int) -> Body:
+async def add_partitions_to_txn(
+    session: Session, request: requests.AddPartitionsToTxn, version: int
+) -> responses.AddPartitionsToTxn:
     """Open the transaction. Nothing is opened if a partition does not exist or cannot be used; such partitions have
     errors in the answer."""
     topics = request["v3_and_below_topics"]
@@ -100,7 +102,9 @@ async def add_partitions_to_txn(session: Session, request: Body, version: int) -
 
     opened = Kafka.NONE
     if all(outcome(t["name"], p) is Kafka.NONE for t in topics for p in t["partitions"]):
-        opened = await _open(session, request, "AddPartitionsToTxn", version)
+        producer = request["v3_and_below_producer_id"], request["v3_and_below_producer_epoch"]
+        begin = BeginTxnRequest(request["v3_and_below_transactional_id"], *producer)
+        opened = await _open(session, begin, "AddPartitionsToTxn", version)
     return {
         "results_by_topic_v3_and_below": [
             {
@@ -114,20 +118,20 @@ async def add_partitions_to_txn(session: Session, request: Body, version: int) -
     }
 
 
-async def add_offsets_to_txn(session: Session, request: Body, version: int) -> Body:
+async def add_offsets_to_txn(
+    session: Session, request: requests.AddOffsetsToTxn, version: int
+) -> responses.AddOffsetsToTxn:
     """Check the group id, and open the transaction. The offsets themselves are added by TXN_OFFSET_COMMIT."""
-    is_group = is_group_id(request["group_id"])
-    code = await _open(session, request, "AddOffsetsToTxn", version) if is_group else Kafka.INVALID_GROUP_ID
-    return {"error_code": code}
+    if not is_group_id(request["group_id"]):
+        return {"error_code": Kafka.INVALID_GROUP_ID}
+    begin = BeginTxnRequest(request["transactional_id"], request["producer_id"], request["producer_epoch"])
+    return {"error_code": await _open(session, begin, "AddOffsetsToTxn", version)}
 
 
-async def _open(session: Session, request: Body, api: str, version: int) -> Kafka:
-    """Open the transaction of a request, if it is not open. Returns the error code for the client."""
-    names = ("transactional_id", "producer_id", "producer_epoch")
-    prefix = "" if "transactional_id" in request else "v3_and_below_"
-    if not is_transactional_id(request[prefix + "transactional_id"]):
+async def _open(session: Session, message: BeginTxnRequest, api: str, version: int) -> Kafka:
+    """Open a transaction, if it is not open. Returns the error code for the client."""
+    if not is_transactional_id(message.transactional_id):
         return Kafka.INVALID_REQUEST
-    message = BeginTxnRequest(*(request[prefix + name] for name in names))
     try:
         await (await session.broker()).ask(Api.BEGIN_TXN, message, BeginTxnResponse)
     except SparklogError as e:
@@ -135,7 +139,9 @@ async def _open(session: Session, request: Body, api: str, version: int) -> Kafk
     return Kafka.NONE
 
 
-async def txn_offset_commit(session: Session, request: Body, version: int) -> Body:
+async def txn_offset_commit(
+    session: Session, request: requests.TxnOffsetCommit, version: int
+) -> responses.TxnOffsetCommit:
     """Add offsets to a transaction, which commits them at its end."""
     topics, group_id = request["topics"], request["group_id"]
     outcomes: dict[tuple[str, int], Kafka] = {}
@@ -166,7 +172,10 @@ async def txn_offset_commit(session: Session, request: Body, version: int) -> Bo
             outcomes |= {
                 (r.topic, r.partition): _offset_code(kafka_code(r.error_code), version) for r in answer.results
             }
-    return {"throttle_time_ms": throttle_ms, "topics": commit_answer(topics, outcomes, default)}
+    return {
+        "throttle_time_ms": throttle_ms,
+        "topics": [{"name": name, "partitions": p} for name, p in commit_answer(topics, outcomes, default)],
+    }
 
 
 def _offset_code(code: Kafka, version: int) -> Kafka:
@@ -178,7 +187,7 @@ def _offset_code(code: Kafka, version: int) -> Kafka:
     return fenced_code(code, "TxnOffsetCommit", version)
 
 
-async def end_txn(session: Session, request: Body, version: int) -> Body:
+async def end_txn(session: Session, request: requests.EndTxn, version: int) -> responses.EndTxn:
     """Commit or abort a transaction. The broker answers after all markers are written."""
     if not is_transactional_id(request["transactional_id"]):
         return {"error_code": Kafka.INVALID_REQUEST}
@@ -201,7 +210,9 @@ async def end_txn(session: Session, request: Body, version: int) -> Body:
     }
 
 
-async def list_transactions(session: Session, request: Body, version: int) -> Body:
+async def list_transactions(
+    session: Session, request: requests.ListTransactions, version: int
+) -> responses.ListTransactions:
     """List the transactions that the gateway's broker coordinates."""
     states = [s for s in request["state_filters"] if s in STATES]
     unknown = [s for s in request["state_filters"] if s not in STATES]
@@ -234,9 +245,11 @@ async def list_transactions(session: Session, request: Body, version: int) -> Bo
     }
 
 
-async def describe_transactions(session: Session, request: Body, version: int) -> Body:
+async def describe_transactions(
+    session: Session, request: requests.DescribeTransactions, version: int
+) -> responses.DescribeTransactions:
     """Describe transactions by their ids, with one request to the broker for each."""
-    states = []
+    states: list[responses.DescribeTransactionsTransactionState] = []
     for i, transactional_id in enumerate(request["transactional_ids"]):
         try:
             check_entry(i)
@@ -285,7 +298,7 @@ async def _details(session: Session, transactional_id: str) -> TransactionDetail
     return details
 
 
-def _no_transaction(transactional_id: str, code: Kafka) -> Body:
+def _no_transaction(transactional_id: str, code: Kafka) -> responses.DescribeTransactionsTransactionState:
     return {
         "error_code": code,
         "transactional_id": transactional_id,
@@ -298,17 +311,26 @@ def _no_transaction(transactional_id: str, code: Kafka) -> Body:
     }
 
 
-async def describe_producers(session: Session, request: Body, version: int) -> Body:
+async def describe_producers(
+    session: Session, request: requests.DescribeProducers, version: int
+) -> responses.DescribeProducers:
     """Describe the producers that partitions remember, with one request to the broker for each partition."""
-    topics, indexes = [], count()
+    topics: list[responses.DescribeProducersTopic] = []
+    indexes = count()
     for topic in request["topics"]:
         partitions = [await _producers(session, topic["name"], p, next(indexes)) for p in topic["partition_indexes"]]
         topics.append({"name": topic["name"], "partitions": partitions})
     return {"topics": topics}
 
 
-async def _producers(session: Session, name: str, partition: int, index: int) -> Body:
-    body: Body = {"partition_index": partition, "error_code": Kafka.NONE, "active_producers": []}
+async def _producers(
+    session: Session, name: str, partition: int, index: int
+) -> responses.DescribeProducersTopicPartition:
+    body: responses.DescribeProducersTopicPartition = {
+        "partition_index": partition,
+        "error_code": Kafka.NONE,
+        "active_producers": [],
+    }
     if index >= ENTRIES_MAX:
         return body | {"error_code": Kafka.INVALID_REQUEST}
     if not is_partition(name, partition):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sparklog.gateway.session import ServedApi, Session
-from sparklog.gateway.wire.codec import Body
+from sparklog.gateway.wire import requests, responses
 from sparklog.gateway.wire.errors import Kafka
 
 UNKNOWN_VERSION = -1
@@ -12,7 +12,7 @@ FEATURES = (("transaction.version", 2),)
 epoch."""
 
 
-async def api_versions(session: Session, request: Body, version: int) -> Body:
+async def api_versions(session: Session, request: requests.ApiVersions, version: int) -> responses.ApiVersions:
     """Answer with the served versions. A client whose request has an unknown version gets the answer in version 0 with
     an error, and asks again."""
     return {
@@ -26,6 +26,6 @@ async def api_versions(session: Session, request: Body, version: int) -> Body:
     }
 
 
-def _range(served: ServedApi) -> Body:
+def _range(served: ServedApi) -> responses.ApiVersionsApiKey:
     api = served.api
     return {"api_key": api.key, "min_version": api.advertised_from, "max_version": api.last}

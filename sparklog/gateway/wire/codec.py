@@ -31,6 +31,11 @@ CountingDecode = Callable[..., tuple[Body, int]]
 Encode = Callable[[Body], list[Part]]
 
 
+def forget_body(body: Any) -> None:
+    """Remove all fields of a decoded message, so that its memory is free while the answer waits."""
+    body.clear()
+
+
 class LongMessageError(InvalidRequestError):
     """The message has more elements than the caller wants to decode at once."""
 

@@ -79,7 +79,7 @@ async def session_with(
     return session, stream
 
 
-async def exchange(session: Session, mechanism: str, messages: int) -> list[Kafka]:
+async def exchange(session: Session, mechanism: str, messages: int) -> list[int]:
     """Return the codes of the answers to a handshake and to `messages` messages of the exchange."""
     await sasl_handshake(session, {"mechanism": mechanism}, 1)
     return [(await sasl_authenticate(session, {"auth_bytes": b"x"}, 2))["error_code"] for _ in range(messages)]

@@ -141,8 +141,9 @@ def session_of(conversions: Conversions, broker: Broker, limits: Limits, info: T
 
 async def send(session: Any, *batches: memoryview, acks: int = 0) -> Any:
     partitions = [{"index": i, "records": batch} for i, batch in enumerate(batches)]
-    request = {"acks": acks, "timeout_ms": 1, "transactional_id": None}
-    return await produce.produce(session, {**request, "topic_data": [{"name": "t", "partition_data": partitions}]}, 8)
+    request: Any = {"acks": acks, "timeout_ms": 1, "transactional_id": None}
+    request["topic_data"] = [{"name": "t", "partition_data": partitions}]
+    return await produce.produce(session, request, 8)
 
 
 def run(body: Callable[[Conversions, Limits], Awaitable[None]], **limits: Any) -> Conversions:
@@ -386,8 +387,9 @@ def test_a_large_answer_waits_for_its_memory_before_its_conversion() -> None:
         result = FetchResult("t", 0, 0, 3, 3, 0, length_bytes=len(data))
         session = session_of(conversions, Broker(FetchResponse([result]), data), limits)
         partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": MIB}
-        request = {"max_bytes": MIB, "max_wait_ms": 0, "min_bytes": 0, "isolation_level": 0}
-        answer = await fetch.fetch(session, {**request, "topics": [{"topic": "t", "partitions": [partition]}]}, 11)
+        request: Any = {"max_bytes": MIB, "max_wait_ms": 0, "min_bytes": 0, "isolation_level": 0}
+        request["topics"] = [{"topic": "t", "partitions": [partition]}]
+        answer = await fetch.fetch(session, request, 11)
         assert answer["responses"][0]["partitions"][0]["records"]
         assert session.held == [limits.fetch_bytes]
         assert conversions.inflated.peak_bytes > COPIES * MIB, "it was small, but not after its decompression"

@@ -34,7 +34,7 @@ def test_a_replacement_of_all_settings_keeps_the_delta_table() -> None:
         ({"lake.paused": "now"}, {"segment.bytes": None, "retention.ms": None, "lake.paused": "now"}),
     ):
         entries = [{"name": name, "value": value} for name, value in given.items()]
-        resource = {"resource_type": configs.TOPIC, "resource_name": "t", "configs": entries}
+        resource: Any = {"resource_type": configs.TOPIC, "resource_name": "t", "configs": entries}
         answer = asyncio.run(configs.alter_configs(session, {"resources": [resource], "validate_only": False}, 1))
         assert answer["responses"][0]["error_code"] == 0
         assert changes.pop() == expected

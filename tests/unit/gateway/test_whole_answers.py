@@ -125,7 +125,10 @@ LONG: dict[str, tuple[Any, dict[str, Any], int, dict[Api, Callable[[Any], Any]],
     ),
     "settings changed": (
         configs.alter_configs,
-        {"resources": [{"resource_type": 4, "resource_name": n, "configs": []} for n in names()]},
+        {
+            "resources": [{"resource_type": 4, "resource_name": n, "configs": []} for n in names()],
+            "validate_only": False,
+        },
         1,
         {},
         lambda a: a["responses"],
@@ -324,4 +327,4 @@ def test_a_slow_creation_is_answered_at_the_end_of_its_time() -> None:
     request = {"topics": [topic], "validate_only": False, "timeout_ms": 1}
     (answer,) = asyncio.run(topics.create_topics(SimpleNamespace(broker=connection), request, 5))["topics"]  # type: ignore[arg-type]
     assert answer["error_code"] == Kafka.REQUEST_TIMED_OUT
-    assert "may still be working on it" in answer["error_message"]
+    assert "may still be working on it" in str(answer["error_message"])

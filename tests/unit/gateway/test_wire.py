@@ -21,6 +21,7 @@ from sparklog.gateway.wire.apis import read_head
 from sparklog.gateway.wire.codec import decoder, encoder
 from sparklog.gateway.wire.schema import DATA, REQUEST, RESPONSE, Field, Message, messages
 from tests.support.cases import for_each
+from tests.support.kafka_types import FILES, source
 
 MODULES = (
     kafka.protocol.admin,
@@ -168,3 +169,9 @@ def test_produce_is_advertised_from_its_first_version() -> None:
     assert (api.name, api.advertised_from, api.first) == ("Produce", 0, 3)
     assert all(s.api.advertised_from == s.api.first for key, s in served_apis().items() if key)
     assert {(RESPONSE, s.api.name) for s in served_apis().values()} <= set(messages())
+
+
+@for_each("kind", [REQUEST, RESPONSE])
+def test_the_types_of_messages_are_those_of_the_table(kind: str) -> None:
+    """`make conf` writes the types of requests and responses from `messages.txt`."""
+    assert FILES[kind].read_text(encoding="utf-8") == source(kind)
