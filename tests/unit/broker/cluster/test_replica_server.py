@@ -134,7 +134,7 @@ class Follower:
     ) -> ReplicaFetchRequest:
         """`wanted`: (partition, fetch offset); `mark`: the high watermark that the follower knows."""
         named = [
-            ReplicaFetchPartition("events", p, EPOCH, offset, EPOCH if offset else -1, 0, mark, 1 << 20)
+            ReplicaFetchPartition("events", p, EPOCH, offset, EPOCH if offset else -1, 0, mark, 1 << 20, copied_to=mark)
             for p, offset in wanted
         ]
         return ReplicaFetchRequest(
@@ -175,7 +175,7 @@ def test_an_idle_fetch_stays_armed_and_is_answered_when_records_come(leading: Le
     async def scene() -> None:
         follower = Follower(leading)
         await follower.ask((0, 0), (1, 0), (2, 0))
-        named = [ReplicaFetchPartition("events", p, EPOCH, 0, -1, 0, 0, 1 << 20) for p in range(3)]
+        named = [ReplicaFetchPartition("events", p, EPOCH, 0, -1, 0, 0, 1 << 20, copied_to=0) for p in range(3)]
         request = follower.request(wait_ms=60_000)
         request.partitions = named
         waiting = asyncio.ensure_future(leading.server.answer(request))
@@ -199,7 +199,7 @@ def test_records_of_all_in_sync_replicas_are_committed_and_announced(leading: Le
         await two.ask((0, 0))
         await three.ask((0, 0))
         request = two.request(wait_ms=60_000)
-        request.partitions = [ReplicaFetchPartition("events", 0, EPOCH, 2, EPOCH, 0, 0, 1 << 20)]
+        request.partitions = [ReplicaFetchPartition("events", 0, EPOCH, 2, EPOCH, 0, 0, 1 << 20, copied_to=0)]
         waiting = asyncio.ensure_future(leading.server.answer(request))
         await asyncio.sleep(0)
         assert leading.log(0).high_watermark == 0
@@ -281,7 +281,7 @@ def test_waiting_fetches_learn_of_another_leader(leading: Leading, leader: int) 
     async def scene() -> None:
         follower = Follower(leading)
         request = follower.request(wait_ms=60_000)
-        request.partitions = [ReplicaFetchPartition("events", 0, EPOCH, 0, -1, 0, 0, 1 << 20)]
+        request.partitions = [ReplicaFetchPartition("events", 0, EPOCH, 0, -1, 0, 0, 1 << 20, copied_to=0)]
         waiting = asyncio.ensure_future(leading.server.answer(request))
         await asyncio.sleep(0)
         leading.replica(0).resign(PartitionImage((1, 2, 3), leader, EPOCH + 1, 8, (2, 3)))
@@ -310,7 +310,9 @@ def test_a_forgotten_partition_is_not_answered(leading: Leading) -> None:
     async def scene() -> None:
         follower = Follower(leading)
         request = follower.request()
-        request.partitions = [ReplicaFetchPartition("events", p, EPOCH, 0, -1, 0, 0, 1 << 20) for p in (0, 1)]
+        request.partitions = [
+            ReplicaFetchPartition("events", p, EPOCH, 0, -1, 0, 0, 1 << 20, copied_to=0) for p in (0, 1)
+        ]
         follower.taken(await leading.server.answer(request))
         await follower.ask(forget=(0,))
         leading.append(0)
@@ -347,7 +349,7 @@ def test_waiting_followers_report_again_to_a_leader_that_was_unsure(leading: Lea
     async def scene() -> None:
         follower = Follower(leading)
         request = follower.request()
-        request.partitions = [ReplicaFetchPartition(*key, EPOCH, 0, -1, 0, 0, 1 << 20)]
+        request.partitions = [ReplicaFetchPartition(*key, EPOCH, 0, -1, 0, 0, 1 << 20, copied_to=0)]
         assert follower.taken(await leading.server.answer(request)) == {}
         replica = leading.replica(0)
         replica.resign(image)
