@@ -42,7 +42,7 @@ EXCEPTIONS = {
     "unit/client/net/test_hostile_servers.py::"
     "test_a_produce_that_is_answered_for_another_partition_is_not_acknowledged": EXPIRES,
     "unit/client/net/test_leader_questions.py::test_the_error_of_a_deletion_names_the_completed_part": EXPIRES,
-    "unit/client/net/test_patience.py::test_a_member_that_is_slow_is_waited_for": EXPIRES,
+    "unit/client/net/test_broker_liveness.py::test_a_member_that_is_slow_is_waited_for": EXPIRES,
     "unit/client/net/test_silent_servers.py::": EXPIRES,
     "unit/client/producer/test_futures.py::test_wait_takes_records_of_one_batch_and_of_several": EXPIRES,
     "unit/client/producer/test_futures.py::test_two_threads_that_wait_for_the_same_futures_do_not_meet": EXPIRES,

@@ -36,7 +36,7 @@ def test_every_broker_setting_has_its_field_and_default() -> None:
             assert value == setting.default
     assert set(BrokerConfig.__struct_fields__) == {
         s.parameter for s in settings_of(Scope.BROKER).values() if s.name not in of_security
-    } | {"topic_defaults", "security", "given"}
+    } | {"topic_defaults", "security", "configured"}
 
 
 def test_a_file_with_dotted_names_and_tables(tmp_path: Path) -> None:

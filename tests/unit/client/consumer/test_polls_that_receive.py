@@ -323,7 +323,7 @@ def test_unrequested_batches_do_not_move_the_position_back(fake: FakeBroker) -> 
             assert consumer.position(TP0) == 20
 
 
-RETURNS = ("return chosen", "return found", "return batches")
+RETURNS = ("return chosen", "return records", "return batches")
 
 
 @pytest.mark.parametrize(
