@@ -36,12 +36,12 @@ class Cluster:
         self.asked += 1
         return {T0: Extent(0, 3), T1: Extent(0, 9)}
 
-    def producers(self, cluster: Any, tp: TopicPartition, *, timeout_ms: int) -> DescribeProducersResponse:
+    def producers(self, call: Any, tp: TopicPartition) -> DescribeProducersResponse:
         assert tp == T1
         first = ProducerState(7, 0, 1, int(STARTED_S * 1000), 5, self.owner)
         return DescribeProducersResponse([ProducerState(6, 0, 1, 1), ProducerState(8, 0, 1, 1, 6, "later"), first], 5)
 
-    def transaction(self, cluster: Any, transactional_id: str, *, timeout_ms: int) -> TransactionDetails:
+    def transaction(self, call: Any, transactional_id: str) -> TransactionDetails:
         summary = TransactionSummary(transactional_id, "shared", "Ongoing", -1, -1, started_ms=int(STARTED_S * 1000))
         return TransactionDetails(0, transactional_id, summary)
 
