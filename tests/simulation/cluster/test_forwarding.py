@@ -55,7 +55,7 @@ class Peer:
     def change(self, api: Api, request: Message) -> Any:
         return self.ask(api, request, APIS[api].response)
 
-    def forward(self, api: int, request: bytes, *, version: int = 4, **more: Any) -> ForwardResponse:
+    def forward(self, api: int, request: bytes, *, version: int = 0, **more: Any) -> ForwardResponse:
         named = {"principal": "User:ada", "request_id": "1"} | more
         return self.ask(Api.FORWARD, ForwardRequest(api, version, request, **named), ForwardResponse)
 
