@@ -128,7 +128,7 @@ def test_resolve_overlays_the_defaults() -> None:
     [
         ("segment.byte", "did you mean 'segment.bytes'?"),
         ("segment_bytes", "did you mean 'segment.bytes'?"),
-        ("xyz", "(known: cleanup.policy, delete.retention.ms, "),
+        ("xyz", "(known: cleanup.policy, compression.type, "),
         ("linger.ms", ""),  # a producer's setting is none of a topic's
     ],
 )
