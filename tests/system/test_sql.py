@@ -323,7 +323,7 @@ def test_a_query_is_cancelled(trips: str, session: SqlSession, query: str, monke
         def endless(*_: object, **options: Any) -> Iterator[object]:
             started.set()
             while True:
-                options["wanted"](None)
+                options["is_needed"](None)
                 yield from ()
 
         monkeypatch.setattr("sparklog.query.scan.read_range", endless)
