@@ -182,7 +182,7 @@ def test_an_odd_identity_takes_its_directory_alone_offline(tmp_path: Path) -> No
             manager.close()
             put(make, place / "meta.json")
             manager = LogManager(data_dir, log_dirs=paths)
-            manager.load("c1", [replace(s, made=True) for s in (spec(), spec(partition=1))])
+            manager.load("c1", [replace(s, was_created=True) for s in (spec(), spec(partition=1))])
             assert set(manager.logs) == {E1} and "meta.json" in str(manager.offline[E0]), make
             assert [d.path for d in manager.directories.all if d.failure] == [place]
             manager.close()
