@@ -228,6 +228,7 @@ def main() -> None:
     signal.set_wakeup_fd(signalled.fileno())
     _warm_up()
     pids: dict[int, int] = {}
+    forker_pid = os.getpid()
     while True:
         readable, _, _ = select.select([control, ended], [], [])
         if ended in readable:
@@ -249,7 +250,7 @@ def main() -> None:
                 if pids.get(job) == 0:
                     signal.set_wakeup_fd(-1)
                     control.close()
-                    _run_job(socket.socket(fileno=sockets[0]))
+                    _run_job(socket.socket(fileno=sockets[0]), forker_pid)
                 os.close(sockets[0])
             elif job in pids:
                 os.kill(pids[job], signal.SIGKILL)
@@ -263,9 +264,9 @@ def _exit_codes(pids: Mapping[int, int]) -> list[tuple[int, int]]:
     return [(job, os.waitstatus_to_exitcode(status)) for job, (pid, status) in waited if pid]
 
 
-def _run_job(connection: socket.socket) -> NoReturn:
+def _run_job(connection: socket.socket, forker_pid: int) -> NoReturn:
     """Receive a job, run it, and end the process."""
-    _end_with_parent()
+    _end_with(forker_pid)
     try:
         with connection.makefile("rb") as incoming:
             _, length = frame_head(incoming.read(HEAD_BYTES))
@@ -289,13 +290,13 @@ def _run_job(connection: socket.socket) -> NoReturn:
     os._exit(0)  # does not wait for threads of the clients and of DuckDB
 
 
-def _end_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent ends, if the kernel supports this."""
-    parent = os.getppid()
+def _end_with(parent_pid: int) -> None:
+    """Ask the kernel to kill this process when its parent ends, if the kernel supports this. Ends the process if the
+    parent has ended before: `parent_pid` was read before the fork, because an orphan sees only its new parent."""
     prctl = getattr(ctypes.CDLL(None), "prctl", None)
     if prctl is not None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
+    if os.getppid() != parent_pid:
         os._exit(1)
 
 

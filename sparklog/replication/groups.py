@@ -253,8 +253,8 @@ class GroupCoordinator:
         first_epoch = self._first_epochs.get(tp.topic, 0)
         if 0 <= leader_epoch < first_epoch:
             return FencedLeaderEpochError(
-                f"{tp}: the offset follows a record of leader epoch {leader_epoch}, which an earlier topic of this name "
-                f"had; the topic was deleted and created again, and its epochs begin with {first_epoch}: read it from "
+                f"{tp}: the offset follows a record of leader epoch {leader_epoch}, but this topic's epochs begin with "
+                f"{first_epoch}: an earlier topic of this name was deleted, and this one created after it; read it from "
                 "its beginning"
             )
         if group is None or member is None or tp.topic not in group.basis or not self._safeguards.owner:

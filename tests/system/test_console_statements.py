@@ -11,6 +11,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -330,3 +332,10 @@ def test_a_secured_console_hands_its_secrets_to_the_process() -> None:
     security = ClientSecurity(username="ann", password=Secret("right"))
     sent = job_frame(Job("a:1", security, 1, "SELECT 1", "", 1, 1, 1))
     assert pickle.loads(sent[HEAD_BYTES:]).security.password.reveal() == "right"
+
+
+def test_an_orphan_ends_at_its_start() -> None:
+    """The process that forks was killed before the statement's process asked the kernel to end with it."""
+    program = "from sparklog.console.sql_child import _end_with; _end_with(1 << 30); print('lives')"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True)
+    assert (ended.returncode, ended.stdout) == (1, b"")

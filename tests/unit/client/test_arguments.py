@@ -193,8 +193,9 @@ def test_whole_numbers_of_other_libraries_are_numbers(servers: str, topic_name: 
         assert [r.offset for r in consumer.poll(number(30_000), number(2))] == [5, 6]
         consumer.commit({tp: five})
         assert consumer.committed(tp)[tp] == OffsetAndMetadata(5)
-        consumer.commit({tp: OffsetAndMetadata(number(6), "", number(0))})
-        assert consumer.committed(tp)[tp] == OffsetAndMetadata(6, "", 0)
+        epoch = 1_000  # a new topic's epochs begin after those of deleted topics
+        consumer.commit({tp: OffsetAndMetadata(number(6), "", number(epoch))})
+        assert consumer.committed(tp)[tp] == OffsetAndMetadata(6, "", epoch)
         admin.alter_group_offsets(name, {tp: number(7)})
         assert admin.list_offsets({tp: number(3)})[tp] == (3, 3)
         for start, rows in ((five, 4), ({number(1): pa.scalar(7)}, 2), (-number(1), 1)):
