@@ -19,13 +19,15 @@ import tempfile
 import threading
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 from tests.campaigns.mutations.breaking import PRODUCT, Break, random_breaks
 
 ROOT = Path(__file__).resolve().parents[3]
 RULES = Path(__file__).with_name("rules.toml")
-TIMEOUT_S = 900
+TIMEOUT_S = 3600
+GATE = ("tests", "-n", "4", "--dist", "loadscope", "--no-loadscope-reorder")
 QUICK_MODULES_MAX = 6
 FOLDERS = (
     "sparklog/format",
@@ -86,6 +88,11 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="only the unit tests that import the broken module, if some do"
     )
+    parser.add_argument(
+        "--gate",
+        action="store_true",
+        help="first those of --quick, then those of the folder, then the whole gate for what they miss",
+    )
     parser.add_argument("--workers", type=int, default=2, help="breaks that are tried at the same time")
     parser.add_argument("--list", action="store_true", help="show the breaks, try none")
     given = parser.parse_args()
@@ -102,13 +109,19 @@ def main() -> int:
         for one in chosen:
             print(f"{_described(one)}\n  {' '.join(one.tests)}")
         return 0
-    missed = _try_all(chosen, given.workers)
+    missed = _try_all(chosen, given.workers, _stages if given.gate else lambda one: (one.tests,))
     print(f"{len(chosen) - missed} of {len(chosen)} breaks are noticed", flush=True)
     return 1 if missed else 0
 
 
-def _try_all(chosen: list[Break], workers: int) -> int:
-    """Try the breaks in `workers` copies of the tree. Returns the number of breaks that no test notices."""
+def _stages(one: Break) -> tuple[tuple[str, ...], ...]:
+    """Return the arguments of the runs that try a break, from the quickest to the whole gate."""
+    return tests_of(one.file, quick=True), tests_of(one.file), GATE
+
+
+def _try_all(chosen: list[Break], workers: int, stages: Callable[[Break], tuple[tuple[str, ...], ...]]) -> int:
+    """Try the breaks in `workers` copies of the tree, each until a stage's tests notice it. Returns the number of
+    breaks that no test notices."""
     waiting: queue.SimpleQueue[Break] = queue.SimpleQueue()
     for one in chosen:
         waiting.put(one)
@@ -124,11 +137,14 @@ def _try_all(chosen: list[Break], workers: int) -> int:
                 except queue.Empty:
                     return
                 began_s = time.monotonic()
-                noticed, by = _try(one, tree)
+                for tests in stages(one):
+                    noticed, by = _try(one, tests, tree)
+                    if noticed:
+                        break
                 with lock:
                     if not noticed:
                         missed.append(one)
-                    verdict = f"noticed by {by}" if noticed else f"MISSED by {by or ' '.join(one.tests)}"
+                    verdict = f"noticed by {by}" if noticed else f"MISSED by {by or ' '.join(tests)}"
                     print(f"{_described(one)}\n  {verdict} ({time.monotonic() - began_s:.0f} s)", flush=True)
 
     threads = [threading.Thread(target=work) for _ in range(max(1, min(workers, len(chosen))))]
@@ -151,8 +167,9 @@ def _copy(tree: Path) -> Path:
     return tree
 
 
-def _try(one: Break, tree: Path) -> tuple[bool, str]:
-    """Return True and the first failed test if the tests notice a break."""
+def _try(one: Break, tests: tuple[str, ...], tree: Path) -> tuple[bool, str]:
+    """Return True and the first failed test if the tests notice a break. A timeout of the run is no notice: each test
+    has one of its own."""
     path = tree / one.file
     source = path.read_text(encoding="utf-8")
     assert source.count(one.old) == 1, f"{one.file} has {source.count(one.old)} times: {one.old}"
@@ -162,11 +179,11 @@ def _try(one: Break, tree: Path) -> tuple[bool, str]:
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header"]
     try:
         _write(path, source.replace(one.old, one.new))
-        ran = _run([*command, *one.tests], tree, environment)
+        ran = _run([*command, *tests], tree, environment)
     finally:
         _write(path, source)
     if ran is None:
-        return True, "a timeout"
+        return False, f"a run of {TIMEOUT_S} s without an end"
     if ran.returncode not in (0, 1, 2):
         raise RuntimeError(f"pytest ended with {ran.returncode}: {ran.stdout[-2000:]}{ran.stderr[-2000:]}")
     failed = re.findall(r"(?m)^(?:FAILED|ERROR) (\S+::\S+?)(?: - .*)?$", ran.stdout)
