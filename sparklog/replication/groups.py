@@ -254,7 +254,7 @@ class GroupCoordinator:
         if 0 <= leader_epoch < first_epoch:
             return FencedLeaderEpochError(
                 f"{tp}: the offset follows a record of leader epoch {leader_epoch}, but this topic's epochs begin with "
-                f"{first_epoch}: an earlier topic of this name was deleted, and this one created after it; read it from "
+                f"{first_epoch}: a topic of this name was deleted and created again; read it from "
                 "its beginning"
             )
         if group is None or member is None or tp.topic not in group.basis or not self._safeguards.owner:
