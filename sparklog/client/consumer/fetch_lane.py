@@ -238,17 +238,14 @@ class FetchLane:
             if not e.retriable:
                 self._shared.fail_positions(positions, e)
                 return
-            self._note(str(e))
+            _note(str(e), is_new=str(e) != self._logged)
+            self._logged = str(e)
             with self._shared.changed:
                 if self._shared.are_needed(positions):
                     self._resume_at = time.monotonic() + self._backoff_s
                 for position in positions:
                     self._doubt(position, 0.0)
             self._backoff_s = min(2 * self._backoff_s, BACKOFF_S_MAX)
-
-    def _note(self, text: str) -> None:
-        _log.log(logging.INFO if text == self._logged else logging.WARNING, "%s; trying again", text)
-        self._logged = text
 
     def _doubt(self, position: Position, resume_at: float) -> None:
         if position.replica >= 0:
@@ -261,7 +258,7 @@ class FetchLane:
         """Schedule another attempt for this partition alone. `at_once`: the answer has named the next broker, so the
         attempt follows without a pause."""
         pause_s = min(BACKOFF_S * 2.0 ** min(position.attempts, 10), BACKOFF_S_MAX) * random.uniform(0.8, 1.2)
-        self._note(f"{position.tp}: {error}")
+        _note(f"{position.tp}: {error}", is_new=position.attempts == 0)
         with self._shared.changed:
             if not at_once:
                 self._doubt(position, time.monotonic() + pause_s)
@@ -508,3 +505,7 @@ class FetchLane:
             for position in behind:
                 position.from_files = True
         return behind
+
+
+def _note(text: str, *, is_new: bool) -> None:
+    _log.log(logging.WARNING if is_new else logging.INFO, "%s; trying again", text)
