@@ -125,7 +125,17 @@ def _usual_value(v: str, t: Any) -> tuple[str, str]:
 class TypedTopic(ProducerTopic):
     """The state of a typed topic."""
 
-    __slots__ = ("_binaries", "_check", "_class", "_columns", "_fixed_bytes", "_hash", "_key", "_texts")
+    __slots__ = (
+        "_binaries",
+        "_check",
+        "_class",
+        "_columns",
+        "_fixed_bytes",
+        "_has_zoned_key",
+        "_hash",
+        "_key",
+        "_texts",
+    )
 
     def __init__(self, info: TopicInfo, batch_size_bytes: int, queues: list[PartitionQueue]) -> None:
         super().__init__(info, batch_size_bytes, queues)
@@ -135,6 +145,7 @@ class TypedTopic(ProducerTopic):
         fields = {name: f"c{i}" for i, name in enumerate(schema.names)}
         self._key = attrgetter(*(fields[name] for name in info.key_columns)) if info.key_columns else None
         self._hash = row_hash(info) if info.key_columns else None
+        self._has_zoned_key = any(getattr(schema.field(name).type, "tz", None) for name in info.key_columns)
         texts = [f.name for f in schema if pa.types.is_string(f.type) or pa.types.is_large_string(f.type)]
         binaries = [f.name for f in schema if pa.types.is_binary(f.type) or pa.types.is_large_binary(f.type)]
         self._texts = tuple(attrgetter(fields[name]) for name in texts)
@@ -166,6 +177,8 @@ class TypedTopic(ProducerTopic):
             if key is None or (key.__class__ is tuple and None in key):
                 return self._fitted(value, partition)  # a compacted topic takes no row without a key
             if partition is None:
+                if self._has_zoned_key and _is_second_of_two(key):
+                    return self._fitted(value, partition)
                 partition = self.key_partitions.get(key)
                 if partition is None:
                     partition = self._partition(key, value)
@@ -249,6 +262,12 @@ def producer_topic(
     if key_serializer is None and value_serializer is None:
         return ProducerTopic(info, batch_size_bytes, queues)
     return SerializingTopic(info, batch_size_bytes, queues, key_serializer, value_serializer)
+
+
+def _is_second_of_two(key: Any) -> bool:
+    """Return True for a key with a time that a change from daylight saving time repeats. Python calls both times equal,
+    but they are different points in time, and so different keys."""
+    return any(getattr(value, "fold", 0) for value in (key if key.__class__ is tuple else (key,)))
 
 
 _convert = msgspec.convert

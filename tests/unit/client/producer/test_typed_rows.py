@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
@@ -218,3 +219,15 @@ def test_names_of_any_characters_are_names_of_columns() -> None:
         assert rows_of(data, info(schema), 0).table.to_pylist() == [row], form
     with pytest.raises(SchemaMismatchError, match="unknown column"):
         sent(info(schema), {"other\n": 1, **few})
+
+
+def test_the_two_times_of_a_repeated_hour_are_two_keys() -> None:
+    """Python calls the times equal. `send` chooses for each the partition that `send_batch` chooses."""
+    topic = info(pa.schema([("at", pa.timestamp("us", "UTC"))]), key_columns=("at",))
+    state = TypedTopic(topic, 1 << 20, [])
+    for minute in range(5):
+        for fold in (0, 1, 0):
+            row = {"at": dt.datetime(2024, 10, 27, 2, minute, tzinfo=ZoneInfo("Europe/Berlin"), fold=fold)}
+            rows = rows_of([row], topic, None)
+            assert isinstance(rows.partition, np.ndarray)
+            assert state.checked(row, None, None, None, None)[2] == rows.partition[0]
