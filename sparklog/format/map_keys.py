@@ -5,6 +5,7 @@ Arrow allows a map with one key twice. Spark, DuckDB, Python and JSON do not: th
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -55,17 +56,57 @@ def _require_distinct_rows(maps: Any) -> None:
     if (np.diff(np.sort(entries)) == 0).any():
         order = np.argsort(entries, kind="stable")
         place = int(order[np.flatnonzero(np.diff(entries[order]) == 0) + 1].min())
-        raise pa.ArrowInvalid(f"the map of row {rows[place]} has the key {str(maps.keys[place])[:80]!r} twice")
+        raise pa.ArrowInvalid(f"the map of row {rows[place]} has the key {_shown(maps.keys[place])!r} twice")
+
+
+def _shown(key: Any) -> str:
+    """Return a key for an error message; its type if Python has no object for the key, such as a far date."""
+    try:
+        return str(key)[:80]
+    except (ArithmeticError, LookupError, ValueError):
+        return str(key.type)[:80]
 
 
 def _codes(keys: Any) -> tuple[np.ndarray, int]:
-    """Return a number for each key, which equal keys share, and a bound of these numbers."""
-    if pa.types.is_nested(keys.type):  # rare, and Arrow cannot compare them
-        seen: dict[str, int] = {}
-        return np.array([seen.setdefault(str(key), len(seen)) for key in keys], np.int64), max(len(seen), 1)
-    if pa.types.is_floating(keys.type):  # 0.0 and -0.0 are one key, as are all NaN
-        numbers = keys.to_numpy(zero_copy_only=False) + 0.0
-        distinct, codes = np.unique(numbers, return_inverse=True)
-        return codes.astype(np.int64), max(len(distinct), 1)
-    encoded = keys.dictionary_encode()
-    return encoded.indices.to_numpy().astype(np.int64), max(len(encoded.dictionary), 1)
+    """Return a number for each key, which equal keys share, and a bound of these numbers. Nulls, which only the parts
+    of nested keys have, are equal to each other."""
+    t = keys.type
+    if pa.types.is_struct(t):
+        codes, count = _combined([_codes(child)[0] for child in keys.flatten()], len(keys))
+    elif pa.types.is_nested(t):
+        codes, count = _codes_of_lists(keys)
+    elif pa.types.is_floating(t):  # 0.0 and -0.0 are one key, as are all NaN
+        numbers = keys.fill_null(0).to_numpy(zero_copy_only=False) + 0.0
+        distinct, places = np.unique(numbers, return_inverse=True)
+        codes, count = places.astype(np.int64), len(distinct)
+    else:
+        encoded = keys.dictionary_encode()
+        codes, count = encoded.indices.fill_null(0).to_numpy().astype(np.int64), len(encoded.dictionary)
+    if keys.null_count:
+        codes = np.where(keys.is_null().to_numpy(zero_copy_only=False), count, codes)
+    return codes, count + 1
+
+
+def _combined(columns: list[np.ndarray], rows: int) -> tuple[np.ndarray, int]:
+    """Return a number for each row of some columns, which equal rows share, and a bound of these numbers."""
+    if not columns:
+        return np.zeros(rows, np.int64), 1
+    distinct, codes = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    return codes.reshape(-1).astype(np.int64), len(distinct)
+
+
+def _codes_of_lists(keys: Any) -> tuple[np.ndarray, int]:
+    """Return the numbers of lists, and of maps as lists of their entries."""
+    if pa.types.is_map(keys.type):
+        offsets = keys.offsets.to_numpy()
+        first, entries = offsets[0], slice(offsets[0], offsets[-1])
+        parts, _ = _combined([_codes(keys.keys)[0][entries], _codes(keys.items)[0][entries]], offsets[-1] - first)
+    else:
+        import pyarrow.compute as pc  # late: 10 MB that an idle broker does without
+
+        sizes = pc.fill_null(pc.list_value_length(keys), 0).to_numpy()
+        offsets, first = np.append(0, np.cumsum(sizes)), 0
+        parts, _ = _codes(keys.flatten())
+    seen: dict[bytes, int] = {}
+    texts = [parts[a - first : b - first].tobytes() for a, b in pairwise(offsets.tolist())]
+    return np.array([seen.setdefault(text, len(seen)) for text in texts], np.int64), len(seen)

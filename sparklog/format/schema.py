@@ -70,7 +70,7 @@ def canonical_schema(schema: pa.Schema) -> pa.Schema:
     if not 1 <= len(schema) <= COLUMNS_MAX:
         raise InvalidTopicError(f"a typed topic needs 1 to {COLUMNS_MAX} columns, the schema has {len(schema)}")
     try:
-        _require_distinct(schema.names, "column")
+        _require_names(schema.names, "column")
         for name in schema.names:
             if name.lower() in RESERVED_COLUMNS:
                 raise InvalidTopicError(f"column name {name!r} is reserved for the record's metadata")
@@ -82,9 +82,11 @@ def canonical_schema(schema: pa.Schema) -> pa.Schema:
     return canonical
 
 
-def _require_distinct(names: list[str], kind: str) -> None:
+def _require_names(names: list[str], kind: str) -> None:
     seen: set[str] = set()
     for name in names:
+        if not name or "\0" in name:  # Arrow's C interface ends a name at the NUL, and SQL has no empty names
+            raise InvalidTopicError(f"{kind} {name!r}: a name is not empty, and has no NUL character; rename it")
         if name.lower() in seen:
             raise InvalidTopicError(f"{kind} {name!r} occurs twice (Spark ignores case)")
         seen.add(name.lower())
@@ -117,7 +119,7 @@ def canonical_type(t: Any, column: str, depth: int = 0) -> Any:
     if pa.types.is_list(t) or pa.types.is_large_list(t) or pa.types.is_fixed_size_list(t) or is_list_view(t):
         return pa.list_(pa.field("element", canonical_type(t.value_type, column, depth + 1)))
     if pa.types.is_struct(t):
-        _require_distinct([f.name for f in t], f"column {column!r}: field")
+        _require_names([f.name for f in t], f"column {column!r}: field")
         return pa.struct([pa.field(f.name, canonical_type(f.type, f"{column}.{f.name}", depth + 1)) for f in t])
     if pa.types.is_map(t):
         key = canonical_type(t.key_type, column, depth + 2)

@@ -30,6 +30,11 @@ def test_a_key_twice_is_refused_at_any_depth() -> None:
         (pa.binary(), [b"", b""]),
         (pa.decimal128(4, 2), [Decimal("1.50"), Decimal("1.5")]),
         (pa.struct([("x", pa.int8())]), [{"x": 1}, {"x": 1}]),
+        (pa.struct([("x", pa.float64()), ("y", pa.string())]), [{"x": 0.0, "y": None}, {"x": -0.0, "y": None}]),
+        (pa.struct([]), [{}, {}]),
+        (pa.list_(pa.struct([("x", pa.int8())])), [[{"x": 1}, None], [{"x": 1}, None]]),
+        (pa.list_(pa.int8(), 2), [[1, 2], [1, 2]]),
+        (pa.map_(pa.string(), pa.int8()), [[("a", 1)], [("a", 1)]]),
     ]
     for t, keys in pairs:
         column = pa.MapArray.from_arrays([0, 2], pa.array(keys, t), pa.array([1, 2]))
@@ -37,6 +42,26 @@ def test_a_key_twice_is_refused_at_any_depth() -> None:
         for one in (column, nested, pa.chunked_array([column.slice(1), column])):
             with pytest.raises(pa.ArrowInvalid, match=r"has the key .* twice"):
                 require_distinct_keys(one)
+
+
+def test_other_keys_that_look_alike_are_distinct() -> None:
+    pairs: list[tuple[Any, list[Any]]] = [
+        (pa.struct([("x", pa.float64())]), [{"x": 0.0}, {"x": None}]),
+        (pa.struct([("x", pa.int8()), ("y", pa.int8())]), [{"x": 1, "y": 2}, {"x": 2, "y": 1}]),
+        (pa.list_(pa.list_(pa.int8())), [[[1], [2]], [[1, 2]]]),
+        (pa.list_(pa.int8()), [[1, None], [1]]),
+        (pa.map_(pa.string(), pa.int8()), [[("a", 1)], [("a", 2)]]),
+    ]
+    for t, keys in pairs:
+        require_distinct_keys(pa.MapArray.from_arrays([0, 2], pa.array(keys, t), pa.array([1, 2])))
+
+
+def test_keys_without_an_object_in_python() -> None:
+    far = pa.array([2**31 - 1, -(2**31), 2**31 - 1], pa.int32()).view(pa.date32())
+    for keys in (far, pa.StructArray.from_arrays([far], ["day"])):
+        require_distinct_keys(pa.MapArray.from_arrays([0, 2], keys.slice(0, 2), pa.array([1, 2])))
+        with pytest.raises(pa.ArrowInvalid, match=r"has the key .*date32.* twice"):
+            require_distinct_keys(pa.MapArray.from_arrays([0, 3], keys, pa.array([1, 2, 3])))
 
 
 def test_values_that_no_row_has_do_not_count() -> None:

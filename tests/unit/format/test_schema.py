@@ -99,6 +99,8 @@ def test_canonical_columns_are_nullable_and_carry_no_metadata() -> None:
         (["_offset"], "'_offset' is reserved"),
         (["_Timestamp"], "'_Timestamp' is reserved"),
         (["__offset"], "reserved"),
+        ([""], "column '': a name is not empty"),
+        (["a", "b\0c"], "has no NUL character"),
         ([str(i) for i in range(10_001)], "has 10001"),
     ],
 )
@@ -110,6 +112,11 @@ def test_column_names_that_are_refused(names: list[str], message: str) -> None:
 def test_struct_fields_must_be_distinct() -> None:
     with pytest.raises(InvalidTopicError, match="column 'c': field 'X' occurs twice"):
         s.canonical_schema(pa.schema([("c", pa.struct([("x", pa.int8()), ("X", pa.int8())]))]))
+
+
+def test_struct_fields_have_names() -> None:
+    with pytest.raises(InvalidTopicError, match="column 'c': field '': a name is not empty"):
+        s.canonical_schema(pa.schema([("c", pa.list_(pa.struct([("", pa.int8())])))]))
 
 
 def test_a_column_name_that_is_not_text() -> None:
