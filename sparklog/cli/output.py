@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from sparklog.errors import InvalidQueryError, SchemaMismatchError
 from sparklog.export.printable import cells, printable, with_metadata
 from sparklog.format.json_values import row_objects
 from sparklog.format.schema_evolution import RowAdapter
 
 if TYPE_CHECKING:
     from sparklog.client.consumer.consumer import ConsumedBatch
+    from sparklog.export.writers import Writer as RowWriter
 
 METADATA = (
     pa.field("_topic", pa.string()),
@@ -171,17 +173,19 @@ class FileWriter:
         self._schema = schema
         self._writer = self._open(out, format, is_stream=is_stream)
 
-    def _open(self, out: BinaryIO, format: str, *, is_stream: bool) -> Any:
-        if format == "parquet":
-            import pyarrow.parquet as pq
+    def _open(self, out: BinaryIO, format: str, *, is_stream: bool) -> RowWriter:
+        from sparklog.export.writers import ArrowWriter, ParquetWriter
 
-            return pq.ParquetWriter(out, self._schema, compression="zstd")
-        make = pa.ipc.new_stream if is_stream else pa.ipc.new_file
-        return make(out, self._schema)
+        if format == "parquet":
+            try:
+                return ParquetWriter(out, self._schema)
+            except InvalidQueryError as e:
+                raise SchemaMismatchError(str(e)) from e
+        return ArrowWriter(out, self._schema, is_stream=is_stream)
 
     def write(self, batch: ConsumedBatch, rows: int) -> None:
         for part in _rows(batch, rows, metadata=self._metadata).to_batches():
-            self._writer.write_batch(RowAdapter(part.schema, self._schema, batch.topic).adapt(part))
+            self._writer.write(RowAdapter(part.schema, self._schema, batch.topic).adapt(part))
 
     def close(self) -> None:
         self._writer.close()

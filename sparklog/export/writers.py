@@ -83,8 +83,8 @@ class ParquetWriter:
         except pa.ArrowNotImplementedError as e:
             name = next(f.name for f in self._schema if not _has_parquet_form(f))
             raise InvalidQueryError(
-                f"Parquet has no form for column {name!r} ({e}). Write: epoch_us() of an interval; or cast it, for example "
-                f"with ::VARCHAR; or choose another format"
+                f"Parquet has no form for column {name!r} ({e}). Leave the column out; or cast it in SQL, for example with "
+                f"::VARCHAR or epoch_us(); or choose another format"
             ) from e
 
     def write(self, batch: pa.RecordBatch) -> None:
