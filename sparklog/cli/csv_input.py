@@ -29,6 +29,8 @@ from sparklog.settings import did_you_mean
 
 _ENVELOPE_INPUT = ENVELOPE_SCHEMA.append(pa.field("partition", pa.int32()))
 _LINE = b"x\n"
+_TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
+_HEXADECIMAL = re.compile(rb"0[xX]")
 _NULL_WORDS = ("NA", "NULL", "NAN", "N/A", "NONE", "\\N", "-")
 
 
@@ -72,9 +74,9 @@ def read_csv(
             skipped = sum(len(text) + 1 for text in block.split(b"\n")[: header.line - first]) + len(header.text)
             rest, first = block[skipped:], header.line + header.text.count(b"\n")
             reader = _Reader(names, options, accept)
-        if not rest.strip(b"\r\n"):
+        if not (rest if reader.has_empty_rows else rest.strip(b"\r\n")):
             continue
-        pieces = partial(_record_list, rest, options.delimiter, first)
+        pieces = partial(_record_list, rest, options.delimiter, first, with_empty=reader.has_empty_rows)
         for table in fitting_block(rest, pieces, reader.accepted, reader.reason, refuse):
             yield table, done
 
@@ -86,6 +88,8 @@ class _Reader:
         self._accept = accept
         self._schema = _ENVELOPE_INPUT if options.schema is None else options.schema
         self._types = {name: _csv_type(self._schema.field(name).type) for name in names}
+        self.has_empty_rows = options.schema is not None and len(names) == 1
+        """True if an empty line is a row: `sparklog consume` writes a null so if the topic has one column."""
 
     def accepted(self, text: bytes) -> pa.Table:
         """Return the rows of a block of whole records, after they are accepted. Raises one of REFUSALS."""
@@ -95,6 +99,7 @@ class _Reader:
         if _is_open(text, self._options.delimiter):
             raise SchemaMismatchError("a quoted field is not closed before the end of the file")
         try:
+            self._require_decimal_digits(text)
             table = self._read(text, self._types)
             for name in self._names:
                 require_usual_numbers(table.column(name), self._schema.field(name).type)
@@ -112,18 +117,35 @@ class _Reader:
                     raise by_rules from None
             raise
 
+    def _require_decimal_digits(self, text: bytes) -> None:
+        """Raise UnusualNumberError if an integer column has a hexadecimal number, which PyArrow reads."""
+        if _HEXADECIMAL.search(text) is None:
+            return
+        texts = {n: pa.string() for n, t in self._types.items() if pa.types.is_integer(t)}
+        if not texts:
+            return
+        table = self._read(text, self._types | texts)
+        if any(pc.any(pc.match_substring_regex(table.column(name), r"^\s*0[xX]")).as_py() for name in texts):
+            raise UnusualNumberError("a number that the rules have to read")
+
     def _read(self, text: bytes, types: dict[str, Any]) -> pa.Table:
         from pyarrow import csv as arrow_csv
 
         return arrow_csv.read_csv(
             io.BytesIO(text),
             read_options=arrow_csv.ReadOptions(column_names=self._names, block_size=len(text) + 1),
-            parse_options=arrow_csv.ParseOptions(delimiter=self._options.delimiter, newlines_in_values=True),
+            parse_options=arrow_csv.ParseOptions(
+                delimiter=self._options.delimiter,
+                newlines_in_values=True,
+                ignore_empty_lines=not self.has_empty_rows,
+            ),
             convert_options=arrow_csv.ConvertOptions(
                 column_types=types,
                 null_values=list(self._options.null_values),
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=False,
+                true_values=list(_TRUE),
+                false_values=list(_FALSE),
             ),
         )
 
@@ -216,16 +238,16 @@ def _is_regular(text: bytes, quotes: Any, delimiter: str) -> bool:
     return bool(np.isin(before, beside).all() and np.isin(behind, beside).all())
 
 
-def _records(text: bytes, delimiter: str, line: int) -> Iterator[Piece]:
-    """Yield the records of `text` with their line numbers, without empty lines. `line` is the number of the first
-    line."""
+def _records(text: bytes, delimiter: str, line: int, *, with_empty: bool = False) -> Iterator[Piece]:
+    """Yield the records of `text` with their line numbers. `line`: the number of the first line. `with_empty`: True if
+    an empty line is a record, too."""
     lines = lines_of(text)
     csv.field_size_limit(LINE_BYTES_MAX)
     reader = csv.reader((part.decode("latin-1") for part in lines), delimiter=delimiter)
     start = 0
     try:
         for row in reader:
-            if row:
+            if row or with_empty:
                 yield Piece(line + start, b"".join(lines[start : reader.line_num]))
             start = reader.line_num
     except csv.Error as e:
@@ -235,8 +257,8 @@ def _records(text: bytes, delimiter: str, line: int) -> Iterator[Piece]:
         ) from e
 
 
-def _record_list(text: bytes, delimiter: str, line: int) -> list[Piece]:
-    return list(_records(text, delimiter, line))
+def _record_list(text: bytes, delimiter: str, line: int, *, with_empty: bool) -> list[Piece]:
+    return list(_records(text, delimiter, line, with_empty=with_empty))
 
 
 def _csv_type(t: Any) -> Any:
@@ -277,15 +299,16 @@ def _require_usual(array: Any, t: Any) -> None:
     elif pa.types.is_floating(array.type) and len(array) > array.null_count:
         numbers = np.asarray(array.fill_null(1.0).to_numpy(zero_copy_only=False))
         exact_max = 2.0**24 if pa.types.is_float32(t) else 2.0**53
-        usual = (np.abs(numbers) <= exact_max) & ((numbers != 0) | ~np.signbit(numbers))
+        usual = (np.abs(numbers) < exact_max) & ((numbers != 0) | ~np.signbit(numbers))
         if not usual.all():
             raise UnusualNumberError("a number that the rules have to read")
 
 
-def parse_as(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def parse_as(table: pa.Table, schema: pa.Schema, *, is_json: bool = False) -> pa.Table:
     """Convert columns that were read as text to their types, and columns that were read as double to float.
 
-    Raises SchemaMismatchError, JsonValueError.
+    `is_json`: True for texts of JSON, where blanks around a time are an error, and a decimal in an unusual form is left
+    to the rules. Raises SchemaMismatchError, JsonValueError.
     """
     for field in schema:
         index = table.schema.get_field_index(field.name)
@@ -298,7 +321,7 @@ def parse_as(table: pa.Table, schema: pa.Schema) -> pa.Table:
         is_text = pa.types.is_string(column.type) and not pa.types.is_string(t)
         try:
             if is_text:
-                parsed = _parse_texts(column, field)
+                parsed = _parse_texts(column, field, is_json=is_json)
             elif column.type != t and column.type == wide_type(t):
                 parsed = fit_column(column, t, rounded=True)
             else:
@@ -313,7 +336,7 @@ def parse_as(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def _marked_bytes(column: Any, field: pa.Field) -> Any:
     """Return a binary column with the bytes for which texts such as {"base64": "…"} stand."""
-    marked = pc.match_substring(column, b'{"base64":')
+    marked = pc.starts_with(column, b'{"base64":')
     if not pc.any(marked).as_py():
         return column
     values = column.to_pylist()
@@ -323,14 +346,18 @@ def _marked_bytes(column: Any, field: pa.Field) -> Any:
     return pa.chunked_array([pa.array(values, column.type)])
 
 
-def _parse_texts(column: Any, field: pa.Field) -> Any:
+def _parse_texts(column: Any, field: pa.Field, *, is_json: bool) -> Any:
     t = field.type
     if pa.types.is_nested(t):
         return read_texts(column.to_pylist(), field)
-    column = pc.utf8_trim_whitespace(column.combine_chunks())
+    column = column.combine_chunks()
+    if not is_json:
+        column = pc.utf8_trim_whitespace(column)
     if pa.types.is_temporal(t):
         return parse_times(column, t)
     if pa.types.is_decimal(t) and pc.all(pc.match_substring_regex(column, DECIMAL_PATTERN)).as_py() is not False:
         return column.cast(t)
+    if is_json:
+        raise UnusualNumberError("a number that the rules have to read")
     values = [None if text is None else number_of_text(text) for text in column.to_pylist()]
     return whole_column([column_value(value, field, text_as_bytes) for value in values], field)

@@ -200,7 +200,7 @@ def _json_table(block: bytes, schema: pa.Schema) -> pa.Table:
         raise JsonValueError("a line is one object, and nothing behind it")
     for column, field in zip(rows.columns, schema, strict=True):
         require_usual_numbers(column, field.type)
-    return parse_as(rows, schema)
+    return parse_as(rows, schema, is_json=True)
 
 
 def _count_lines(block: bytes) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.format.json_exact import BINARY_MARK
-from sparklog.format.json_values import json_values, map_key, not_finite_text
+from sparklog.format.json_values import json_values, map_key, marked_key, not_finite_text
 from sparklog.format.schema import NO_PYTHON_OBJECT
 
 if TYPE_CHECKING:
@@ -130,7 +130,9 @@ def _plain(value: Any, t: Any) -> Any:
     if pa.types.is_struct(t):
         return {f.name: _plain(value[f.name], f.type) for f in t}
     if pa.types.is_map(t):
-        return {map_key(_plain(k, t.key_type)): _plain(v, t.item_type) for k, v in value}
+        keys = [_plain(k, t.key_type) for k, _ in value]
+        keys = list(map(marked_key, keys)) if pa.types.is_binary(t.key_type) else keys
+        return {map_key(k): _plain(v, t.item_type) for k, (_, v) in zip(keys, value, strict=True)}
     return value
 
 

@@ -117,7 +117,15 @@ def _whole(text: str) -> int:
 
 
 def _fraction(text: str) -> Decimal:
-    return Decimal(_short(text))
+    return _decimal_of(_short(text))
+
+
+def _decimal_of(text: str) -> Decimal:
+    """Return the number of a text in decimal notation. Raises JsonValueError for an exponent that no column needs."""
+    try:
+        return Decimal(text)
+    except ArithmeticError as e:
+        raise JsonValueError(f"the number {text[:_SHOWN_CHARS_MAX]} has an exponent beyond 10^18") from e
 
 
 def _short(text: str) -> str:
@@ -139,7 +147,7 @@ def number_of_text(text: str) -> int | Decimal | str:
     """Return the number of a text in CSV, or the text in NOT_FINITE that it stands for. Raises JsonValueError."""
     text = _short(text.strip())
     if NUMBER.fullmatch(text) is not None:
-        return int(text) if text.lstrip("+-").isdigit() and text.strip("-0") else Decimal(text)  # -0 keeps its sign
+        return int(text) if text.lstrip("+-").isdigit() and text.strip("-0") else _decimal_of(text)  # -0 keeps its sign
     try:
         return _NOT_FINITE_WORDS[text.lower()]
     except KeyError as e:
@@ -224,6 +232,8 @@ def _key(text: str, t: Any, to_bytes: Bytes) -> Any:
     is_text = pa.types.is_string(t) or pa.types.is_temporal(t) or pa.types.is_decimal(t)
     if is_text or (pa.types.is_binary(t) and not text.startswith("{")) or text in NOT_FINITE:
         return _value(text, t, to_bytes)
+    if text != text.strip():
+        raise JsonValueError(f"blanks around the key {text[:_SHOWN_CHARS_MAX]!r}")
     return _value(parse_json(text), t, to_bytes)
 
 
@@ -284,7 +294,7 @@ def _decimal(value: Any, t: Any, to_bytes: Bytes) -> Decimal:
     if isinstance(value, str):
         if _DECIMAL.fullmatch(value) is None:
             raise ValueError("not a decimal number")
-        value = Decimal(_short(value))
+        value = _decimal_of(_short(value))
     return exact_decimal(Decimal(_number(value)), t)
 
 

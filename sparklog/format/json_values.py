@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from sparklog.format.json_exact import BINARY_MARK
 from sparklog.format.time_texts import time_texts
 
 BytesForm = Callable[[bytes], Any]
@@ -63,13 +64,26 @@ def json_values(column: Any, bytes_form: BytesForm) -> list[Any]:
     offsets = column.offsets.to_pylist()
     first, count = offsets[0], offsets[-1] - offsets[0]
     if pa.types.is_map(t):
-        keys = map(map_key, json_values(column.keys.slice(first, count), bytes_form))
+        keys = map(map_key, _keys(column.keys.slice(first, count), bytes_form))
         entries = list(zip(keys, json_values(column.items.slice(first, count), bytes_form), strict=True))
         rows: list[Any] = [dict(entries[a - first : b - first]) for a, b in pairwise(offsets)]
     else:
         elements = json_values(column.values.slice(first, count), bytes_form)
         rows = [elements[a - first : b - first] for a, b in pairwise(offsets)]
     return _with_nulls(rows, column)
+
+
+def _keys(column: Any, bytes_form: BytesForm) -> list[Any]:
+    """Return the keys of maps for `map_key`. Bytes whose text looks like an object are an object with their base64."""
+    values = json_values(column, bytes_form)
+    if not pa.types.is_binary(column.type):
+        return values
+    return [marked_key(value) for value in values]
+
+
+def marked_key(value: Any) -> Any:
+    """Return the form of a binary key, such that no key's text is taken for the form of bytes."""
+    return {BINARY_MARK: base64_text(value.encode())} if isinstance(value, str) and value.startswith("{") else value
 
 
 def _structs(column: Any, bytes_form: BytesForm) -> list[Any]:

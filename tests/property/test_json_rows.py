@@ -34,6 +34,7 @@ TYPES: dict[str, Any] = {
     "list": pa.list_(ELEMENT),
     "map": pa.map_(pa.string(), pa.int32()),
     "numbers": pa.map_(pa.int32(), pa.timestamp("us")),
+    "blobs": pa.map_(pa.binary(), pa.int32()),
     "struct": pa.struct([pa.field("x", pa.int16()), pa.field("y", pa.list_(pa.field("element", pa.float32())))]),
 }
 NUMBERS = [
@@ -56,7 +57,13 @@ NUMBERS = [
     ),
     *("16777217", "16777217.0", "9007199254740992", "9007199254740993", "9007199254740993.0", "1152921504606847000"),
     *("9223372036854775807", "9223372036854775808", "123456789.1234", "1234567.1230", "1e-999999999", "1e999999999"),
-    *("0.0000000000000000000000000000000000000001", "0e999", "12345678901234567890123456789012345678901", "1" * 5_000),
+    *(
+        "0.0000000000000000000000000000000000000001",
+        "0e999",
+        "1e1000000000000000000",
+        "12345678901234567890123456789012345678901",
+        "1" * 5_000,
+    ),
 ]
 TEXTS = [
     *(
@@ -116,6 +123,8 @@ def _result(read: Any, texts: list[bytes]) -> Any:
 @example("f", [["1e39"]], True)
 @example("s", [['" : x"'], ['"\\\\\\": "', '"b"']], True)
 @example("price", [["1e-999999999"]], True)
+@example("g", [["1e1000000000000000000"]], True)
+@example("numbers", [['{" 1": null}']], True)
 def test_the_fast_reading_gives_the_values_of_the_rules(name: str, rows: list[list[str]], is_text: bool) -> None:
     schema = pa.schema([(name, TYPES[name]), ("z", pa.string())])
     texts = [_object([(name, value) for value in values]).encode() for values in rows]
@@ -127,6 +136,7 @@ def test_the_fast_reading_gives_the_values_of_the_rules(name: str, rows: list[li
 
 
 FLOATS = st.floats(width=32)
+BLOBS = st.sampled_from([b'{"base64":"YQ=="}', b"{", b'{"a":1}', b"NaN", b"\xff"])
 STORED: dict[str, Any] = {
     "o": st.booleans(),
     "tiny": st.integers(-128, 127),
@@ -143,6 +153,7 @@ STORED: dict[str, Any] = {
     "list": st.lists(st.none() | st.decimals(min_value=-9_999, max_value=9_999, places=2), max_size=3),
     "map": st.dictionaries(st.text(max_size=3), st.none() | st.integers(0, 9), max_size=3).map(lambda m: [*m.items()]),
     "numbers": st.dictionaries(st.integers(-9, 9), st.none() | st.datetimes(), max_size=3).map(lambda m: [*m.items()]),
+    "blobs": st.dictionaries(st.binary(max_size=3) | BLOBS, st.integers(0, 9), max_size=3).map(lambda m: [*m.items()]),
     "struct": st.fixed_dictionaries(
         {"x": st.none() | st.integers(-9, 9), "y": st.none() | st.lists(st.none() | FLOATS)}
     ),
@@ -160,3 +171,10 @@ def test_every_stored_value_comes_back(name: str, data: st.DataObject) -> None:
         again = JsonRows(schema, to_bytes).read(texts).column(0)
         assert json_values(again, base64_text) == json_values(column, base64_text)
         assert json_values(column.slice(1), form) == json_values(column, form)[1:]
+
+
+def test_a_number_in_a_maps_key_has_no_blanks() -> None:
+    for key in (" 1", "1 ", "\n1"):
+        with pytest.raises(JsonRowsError) as refused:
+            JsonRows(pa.schema([("m", TYPES["numbers"])])).read([_object([("m", _object([(key, "null")]))]).encode()])
+        assert "blanks around the key" in refused.value.rows[0]

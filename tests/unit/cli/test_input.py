@@ -397,9 +397,33 @@ def test_csv_reads_the_output_of_consume() -> None:
         read(b"value,partition\na,0\nb,x\n", "csv", None)
 
 
+def test_csv_reads_bytes_only_where_consume_writes_them() -> None:
+    """A text that contains the form of bytes, but does not begin with it, is a text."""
+    schema = parse_ddl("b BINARY")
+    batch = pa.record_batch({"b": pa.array([b'{"base64":"YQ=="}', b' {"base64":"YQ=="}', b"\xff", None], pa.binary())})
+    out = io.BytesIO()
+    writer = CsvWriter(out, schema)
+    writer.write(batch)
+    writer.close()
+    assert read(out.getvalue(), "csv", schema).to_pylist() == batch.to_pylist()
+
+
+def test_an_empty_line_of_a_single_column_is_a_null() -> None:
+    """`consume` writes such lines. They are rows in blocks of any size, and in the search for a faulty line."""
+    schema = parse_ddl("n INT")
+    for size in (1, 3, 1 << 20):
+        rows = read(b"n\n\n1\n\n\n2\n\n", "csv", schema, block_bytes=size).column("n").to_pylist()
+        assert rows == [None, 1, None, None, 2, None]
+    refused: list[Refused] = []
+    rows = read(b"n\n\nx\n\n3\n", "csv", schema, refuse=refused.append).column("n").to_pylist()
+    assert (rows, [r.line for r in refused]) == ([None, None, 3], [3])
+    assert read(b"n,s\n\n1,a\n\n", "csv", parse_ddl("n INT, s STRING")).num_rows == 1
+
+
 @pytest.mark.parametrize("more", ["", ", m MAP<STRING, INT>"])  # read by PyArrow, and line by line
 def test_json_lines_change_no_number(more: str) -> None:
-    schema = parse_ddl("x DOUBLE, f FLOAT, l ARRAY<FLOAT>, p DECIMAL(38,2), i BIGINT, s STRING" + more)
+    columns = "x DOUBLE, f FLOAT, l ARRAY<FLOAT>, p DECIMAL(38,2), i BIGINT, s STRING, at TIMESTAMP"
+    schema = parse_ddl(columns + more)
     text = b"""{"x": "NaN", "f": "-Infinity", "l": ["Infinity", 1.5], "s": "NaN"}
 {"x": 0.1, "p": 12345678901234567890.12}
 """
@@ -415,6 +439,9 @@ def test_json_lines_change_no_number(more: str) -> None:
         (b'"i": "NaN"', "column 'i'"),
         (b'"p": "NaN"', "column 'p'"),
         (b'"x": "nan"', "column 'x'"),
+        (b'"x": 9007199254740993', "column 'x'.*9007199254740993"),
+        (b'"p": " 1"', "column 'p'"),
+        (b'"at": "2024-03-01 "', "column 'at'"),
         (b'"s": "\\ud800"', "column 's'.*ud800"),
         (b'"s": "\xff"', "not UTF-8"),
     ):
@@ -433,6 +460,19 @@ def test_csv_refuses_numbers_beyond_double() -> None:
         for wrong in ("1e400", "-1e999"):
             with pytest.raises(InputError, match=f"line 3: column '{name}' is .* beyond the range of "):
                 read(f"{name},s\ninf,a\n{wrong},a\n".encode(), "csv", schema)
+
+
+def test_csv_reads_numbers_and_booleans_by_the_rules() -> None:
+    """PyArrow reads hexadecimal numbers, and 1 as true."""
+    schema = parse_ddl("n BIGINT, x DOUBLE, o BOOLEAN, s STRING")
+    rows = read(b"n,x,o,s\n+5,9007199254740992,true,0x10\n007,,FALSE,\n", "csv", schema).to_pylist()
+    assert rows == [
+        {"n": 5, "x": 2.0**53, "o": True, "s": "0x10"},
+        {"n": 7, "x": None, "o": False, "s": None},
+    ]
+    for wrong in (b"0x10,,,", b" 0X1f,,,", b",9007199254740993,,", b",-9007199254740993,,", b",,1,", b",,0,"):
+        with pytest.raises(InputError, match="line 3"):
+            read(b"n,x,o,s\n1,1,true,0x1\n" + wrong + b"\n", "csv", schema)
 
 
 @pytest.mark.parametrize("text", ['"PT1.9999999S"', '"PT0.0000001S"', "1.5", "2", '"1.5"', '"P1M"'])
