@@ -37,6 +37,8 @@ class TopicRecord(Struct, frozen=True, omit_defaults=True):
     created_ms: int
     owner: str = ""
     """The user that created the topic; "" if not known."""
+    first_leader_epoch: int = 0
+    """Leader epoch in which the topic's partitions began."""
 
 
 class _Content(Struct, frozen=True):

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
+from uuid import UUID
 
 import msgspec
 
@@ -35,6 +36,7 @@ from sparklog.replication.cluster_image import (
     NO_LEADER,
     ClusterDelta,
     ClusterImage,
+    DeletedTopic,
     PartitionImage,
     Version,
 )
@@ -223,6 +225,10 @@ def read_security_records(path: Path) -> dict[RecordId, bytes] | None:
     return {RecordId(kind, unquote(key)): bytes(data) for kind, key, data in names}
 
 
+LOST_TOPICS_ID = str(UUID(int=0))
+"""Topic id in the deletion that a rebuilt store has in place of the lost ones. No topic has this id."""
+
+
 def write_store(path: Path, content: Rebuilt, *, aside: str) -> Path | None:
     """Write a new store with `content` to `path`. An old file gets the ending `.<aside>`.
 
@@ -248,14 +254,20 @@ def _fill(path: Path, content: Rebuilt) -> None:
         topic.name: msgspec.structs.replace(
             image_of(topic),
             partitions=tuple(
-                sole_replica(content.broker_id, 1 + content.leader_epochs.get((topic.topic_id, number), 0))
+                sole_replica(
+                    content.broker_id,
+                    1 + content.leader_epochs.get((topic.topic_id, number), topic.first_leader_epoch),
+                )
                 for number in range(topic.partitions)
             ),
         )
         for topic in content.topics
     }
+    # the lost deletions: topics that are created from now on begin above the epochs of all topics of the directories
+    highest = 1 + max((*content.leader_epochs.values(), *(t.first_leader_epoch for t in content.topics)), default=0)
+    lost = {LOST_TOPICS_ID: DeletedTopic("", 0, highest)}
     nodes: list[Node] = nodes_of(
-        ClusterImage(topics=topics, security=content.security_records),
+        ClusterImage(topics=topics, security=content.security_records, deleted=lost),
         content.cluster_id,
         next_producer_id=content.next_producer_id,
         next_schema_id=content.next_schema_id,

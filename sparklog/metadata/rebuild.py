@@ -83,6 +83,7 @@ def topic_record(topic: Topic) -> TopicRecord:
         dict(topic.configs),
         topic.created_ms,
         topic.owner,
+        topic.first_leader_epoch,
     )
 
 
@@ -235,4 +236,5 @@ def _topic(
         configs=MappingProxyType(dict(record.configs)),
         created_ms=record.created_ms,
         owner=record.owner,
+        first_leader_epoch=record.first_leader_epoch,
     )

@@ -115,6 +115,48 @@ def test_everything_is_as_it_was(lost: tuple[Path, dict[str, Topic], str]) -> No
     assert len(list(data.glob(f"{METADATA_FILE}.*.old"))) == 1
 
 
+def test_new_topics_begin_above_the_epochs_of_the_directories(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+
+    async def create_again(broker: Broker) -> None:
+        for _ in range(3):
+            await broker.topics.create(TopicSpec("again"))
+            await broker.topics.delete("again")
+        await broker.topics.create(TopicSpec("again"))
+        await broker.topics.create(TopicSpec("kept"))
+        epoch = broker.cluster.image.topics["kept"].first_leader_epoch
+        broker.partitions.get("kept", 0).log.appender.append(records(2), leader_epoch=epoch)
+
+    with_broker(data, create_again)
+    before = read_store(data / METADATA_FILE).topics
+    assert before["kept"].first_leader_epoch > 0
+    highest = max(rebuild([data], RealFiles()).leader_epochs.values())
+    (data / METADATA_FILE).unlink()
+    assert run(data, "--yes")[0] == 0
+    assert read_store(data / METADATA_FILE).topics == before, "commits for the earlier topics stay refused"
+
+    async def create_another(broker: Broker) -> None:
+        await broker.topics.delete("again")
+        await broker.topics.create(TopicSpec("again"))
+        await broker.topics.create(TopicSpec("other"))
+        for name in ("again", "other"):
+            assert broker.cluster.image.topics[name].first_leader_epoch > highest, name
+
+    with_broker(data, create_another)
+
+
+def test_the_first_topic_of_a_rebuilt_store_is_above_the_lost_ones(lost: tuple[Path, dict[str, Topic], str]) -> None:
+    data, _, _ = lost
+    highest = max(rebuild([data], RealFiles()).leader_epochs.values())
+    assert run(data, "--yes")[0] == 0
+
+    async def create(broker: Broker) -> None:
+        await broker.topics.create(TopicSpec("first"))
+        assert broker.cluster.image.topics["first"].first_leader_epoch > highest + 1, "a topic had epoch + 1 since"
+
+    with_broker(data, create)
+
+
 def test_without_topic_json_the_segments_decide(lost: tuple[Path, dict[str, Topic], str]) -> None:
     data, topics, _ = lost
     for path in data.rglob(TOPIC_FILE):
