@@ -50,28 +50,42 @@ class Sender(Protocol):
 class PartialRequests:
     """Disconnects slow senders. `cut_count`: number of connections closed so far. Event-loop thread only."""
 
-    def __init__(self, budget: MemoryBudget, stall_s: float, budget_name: str = "queued.max.request.bytes") -> None:
-        """`budget_name`: name of the budget in the log."""
+    def __init__(
+        self,
+        budget: MemoryBudget,
+        stall_s: float,
+        budget_name: str = "queued.max.request.bytes",
+        *,
+        short_from_bytes: int | None = None,
+    ) -> None:
+        """`budget_name`: name of the budget in the log. `short_from_bytes`: used memory in bytes beyond which clients
+        without progress are disconnected though no connection waits; None: they are not."""
         self.cut_count = 0
         self._budget_name = budget_name
         self._budget = budget
+        self._short_from_bytes = short_from_bytes
         self._stall_s = stall_s
         self._first: object | None = None
         self._first_since = 0.0
         self._logged_at_s: float | None = None
         self._unlogged = 0
 
+    @property
+    def is_short(self) -> bool:
+        """True if a connection waits for memory, or more than `short_from_bytes` are used."""
+        is_beyond = self._short_from_bytes is not None and self._budget.used_bytes > self._short_from_bytes
+        return is_beyond or self._budget.first_waiting is not None
+
     def check(self, senders: Iterable[Sender], now_s: float) -> None:
-        """Disconnect slow senders, if a connection waits for memory. Called with all connections a few times per
-        `stall_s`."""
+        """Disconnect slow senders, if memory is short. Called with all connections a few times per `stall_s`."""
         first = self._budget.first_waiting
         if first is not self._first:
             self._first, self._first_since = first, now_s
-        if first is None:
+        if not self.is_short:
             return
         holding = [(part, sender) for sender in senders if (part := sender.partial_request) is not None]
         stalled = [one for one in holding if now_s - one[0].progress_s > self._stall_s]
-        if not stalled and now_s - self._first_since > self._stall_s:
+        if not stalled and first is not None and now_s - self._first_since > self._stall_s:
             slow = [one for one in holding if now_s - one[0].begun_s > self._stall_s]
             stalled = sorted(slow, key=lambda one: one[0].received_bytes / (now_s - one[0].begun_s))[:1]
         for part, sender in stalled:
@@ -81,7 +95,7 @@ class PartialRequests:
         self.cut_count += 1
         if self._logged_at_s is None or now_s - self._logged_at_s >= LOG_S:
             log.info(
-                "%s: disconnected: other requests wait for memory (%s), and this client holds "
+                "%s: disconnected: memory is short (%s), and this client holds "
                 "%d bytes for an incomplete request, of which it sent %d bytes in %.1f s; %d other clients were "
                 "disconnected for the same reason",
                 sender.peer_name,

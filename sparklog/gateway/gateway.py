@@ -6,14 +6,14 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import NamedTuple, TypeVar
 
 from sparklog.client.net.addresses import Endpoint
 from sparklog.environment.time_slices import LoopTimeSlices
-from sparklog.errors import BrokerNotAvailableError, SparklogError
+from sparklog.errors import BrokerNotAvailableError, PolicyViolationError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection, BrokerPlace
 from sparklog.gateway.backend.recent_checks import RecentChecks
 from sparklog.gateway.backend.topics import Topics
@@ -22,8 +22,9 @@ from sparklog.gateway.limits import Limits
 from sparklog.gateway.memory import ENTRY_BYTES, GatewayMemory, SlowClients
 from sparklog.gateway.refusals import Refusals
 from sparklog.gateway.wire.codec import Body
-from sparklog.protocol.gateway import OnBehalf
-from sparklog.protocol.topic_messages import BrokerEndpoint
+from sparklog.protocol.apis import Api
+from sparklog.protocol.gateway import CLAIM_SESSION_S, OnBehalf
+from sparklog.protocol.topic_messages import BrokerEndpoint, MetadataRequest, MetadataResponse
 from sparklog.security.listeners import Listener
 
 log = logging.getLogger(__name__)
@@ -108,6 +109,12 @@ class LongRequests:
         finally:
             self._memory.release(owner, size)
 
+    async def refused(self, refuse: Callable[[], T], entries: int) -> T:
+        """Call `refuse` on the thread, to make the answer to a request that is refused, with memory for `entries`
+        entries. One request is refused at a time, and none is decoded meanwhile. Raises the errors of `refuse`."""
+        async with self._memory.held(object(), entries * ENTRY_BYTES), self._decoding:
+            return await self.run(refuse)
+
     def close(self) -> None:
         """Stop the thread after its present work."""
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -157,6 +164,8 @@ class Gateway:
         self._name = name
         self._first: BrokerConnection | None = None
         """The connection of `start`. It shows the broker that the gateway lives, before the first client comes."""
+        self._has_claim = True
+        """False while another gateway serves the broker's clients, by the broker's last answer to `keep_claim`."""
         self._place: BrokerPlace | None = None
 
     async def start(self, *, stays_connected: bool = False) -> None:
@@ -168,6 +177,35 @@ class Gateway:
             self._first = connection
         else:
             connection.close()
+
+    @property
+    def is_started_by_hand(self) -> bool:
+        """True if the broker has not started the gateway, so that the gateway has to claim the broker."""
+        return bool(self._name)
+
+    async def keep_claim(self, connections: Iterable[BrokerConnection]) -> None:
+        """Show the broker that the gateway lives, by a request on the gateway's own connection, or else on one of
+        `connections`, whose clients have authenticated. If another gateway serves the broker's clients now, this
+        gateway forgets its groups."""
+        if self._first is not None and self._first.closed:
+            with suppress(SparklogError):  # the next call tries again
+                await self.start(stays_connected=True)
+        connection = self._first or next(iter(connections), None)
+        if connection is None:
+            return
+        nothing = MetadataRequest([], paged=True, with_schemas=False, with_partitions=False)
+        try:
+            async with asyncio.timeout(CLAIM_SESSION_S):
+                await connection.ask(Api.METADATA, nothing, MetadataResponse)
+        except PolicyViolationError as e:
+            if self._has_claim:
+                log.warning("this gateway serves no clients any more: %s", e)
+                self.groups.close()
+            self._has_claim = False
+        except (SparklogError, TimeoutError) as e:
+            log.debug("the claim on the broker was not renewed: %s", e)
+        else:
+            self._has_claim = True
 
     async def connect(self, client_id: str, listener: str, client: OnBehalf | None) -> BrokerConnection:
         """Open a connection to the gateway's broker, for a client of a listener. `client`: the client's addresses and

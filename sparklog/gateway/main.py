@@ -163,8 +163,9 @@ async def _renew(
 
 
 async def _find_broker(gateway: Gateway, stop: asyncio.Event, *, stays_connected: bool) -> None:
-    """Connect to the broker, and try again for BROKER_WAIT_S, because the broker may still be starting, or for
-    REPLACED_WAIT_S while another gateway serves the broker's clients. Raises the last error."""
+    """Connect to the broker, and try again for BROKER_WAIT_S, because the broker may still be starting, or the claim of
+    a silent gateway may be about to end; for REPLACED_WAIT_S while another gateway serves the broker's clients. Raises
+    the last error."""
     loop = asyncio.get_running_loop()
     begun = loop.time()
     while not stop.is_set():

@@ -13,6 +13,10 @@ Each share has holders of one kind, and waits of one kind, so that no holder of 
 
 Requests and answers of a few kilobytes are counted but never wait. Only two shares wait for clients: while others wait
 for `requests` or `unread`, the gateway disconnects the clients that do not send or read (`partial_requests.py`).
+
+An answer to a fetch takes at most 1/ANSWER_SHARE of the free memory in `unread`, or a single batch. So clients that do
+not read leave memory for the others, whose answers only become smaller. Clients that do not read are also disconnected
+while more than half of `unread` is taken.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ PROGRESS_BYTES = 64 * 1024
 """Bytes that a client has to send or read in `Limits.stall_s` while other clients wait for memory."""
 LOOKS_PER_STALL = 4
 """Number of checks for slow clients in `Limits.stall_s`."""
+ANSWER_SHARE = 32
+"""Divisor of the free memory for answers: one answer to a fetch takes at most 1/ANSWER_SHARE of it."""
 ENTRY_BYTES = 1_536
 """Assumed memory in bytes of one entry of a request, with its result."""
 
@@ -45,6 +51,11 @@ class GatewayMemory:
         self.converted = MemoryBudget(limits.converted_bytes, _new_turn)
         self.unread = MemoryBudget(limits.unread_bytes, _new_turn)
         self.groups = MemoryBudget(limits.group_bytes)
+
+    @property
+    def answer_bytes_max(self) -> int:
+        """Largest size in bytes of the next answer to a fetch, beyond a single batch."""
+        return max(self.unread.limit_bytes - self.unread.used_bytes, 0) // ANSWER_SHARE
 
     @property
     def limit_bytes(self) -> int:
@@ -98,7 +109,9 @@ class SlowClients:
 
     def __init__(self, memory: GatewayMemory, stall_s: float) -> None:
         self._senders = PartialRequests(memory.requests, stall_s, "memory of requests")
-        self._readers = PartialRequests(memory.unread, stall_s, "memory of answers")
+        self._readers = PartialRequests(
+            memory.unread, stall_s, "memory of answers", short_from_bytes=memory.unread.limit_bytes // 2
+        )
         self._memory = memory
 
     @property
@@ -109,7 +122,7 @@ class SlowClients:
     def check(self, sessions: Callable[[], Iterable[SlowClient]], now_s: float) -> None:
         """Disconnect slow clients if others wait. Called LOOKS_PER_STALL times in `stall_s`."""
         self._senders.check(sessions() if self._memory.requests.waiting_count else (), now_s)
-        readers = sessions() if self._memory.unread.waiting_count else ()
+        readers = sessions() if self._readers.is_short else ()
         self._readers.check([_Reader(s, half) for s in readers if (half := s.half_answer) is not None], now_s)
 
 
@@ -148,11 +161,13 @@ class Progress:
 class HeldRequest:
     """The bytes of one request, with their memory in the share `requests`; `share` None: it holds nothing."""
 
-    __slots__ = ("_share", "data", "size_bytes")
+    __slots__ = ("_share", "data", "is_cut", "size_bytes")
 
     def __init__(self, share: MemoryBudget | None = None) -> None:
         self._share = share
         self.data = memoryview(b"")
+        self.is_cut = False
+        """True if the request is too large, so that `data` has its beginning alone."""
         self.size_bytes = 0
 
     async def add(self, size_bytes: int) -> None:

@@ -67,5 +67,5 @@ def served_apis() -> dict[int, ServedApi]:
     apis = {}
     for name, handler in HANDLERS.items():
         message = messages()[REQUEST, name]
-        apis[message.api_key] = ServedApi(Api(name, message.api_key, *message.versions), handler)
+        apis[message.api_key] = ServedApi(Api(name, message.api_key, *message.served), handler)
     return apis

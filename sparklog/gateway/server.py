@@ -15,6 +15,7 @@ from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.memory import LOOKS_PER_STALL
 from sparklog.gateway.session import ServedApi, Session
 from sparklog.gateway.stream import ClientStream
+from sparklog.protocol.gateway import CLAIM_PING_S
 from sparklog.security.listeners import Listener
 from sparklog.security.tls import RenewedContext
 
@@ -46,7 +47,8 @@ class GatewayServer:
         """Contexts of the servers, by the listeners' names."""
         self._sessions: dict[Session, asyncio.Task[None]] = {}
         self._hosts: Counter[str] = Counter()
-        self._watching: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        """Tasks that run until `stop`."""
         self.refused = 0
         """Number of connections that were closed at once because of a limit."""
 
@@ -61,7 +63,10 @@ class GatewayServer:
 
     async def start(self) -> None:
         """Start to accept connections. Raises OSError."""
-        self._watching = asyncio.get_running_loop().create_task(self._watch())
+        loop = asyncio.get_running_loop()
+        self._tasks.append(loop.create_task(self._watch()))
+        if self._gateway.is_started_by_hand:
+            self._tasks.append(loop.create_task(self._keep_claim()))
         for listener, sock in self._sockets:
             await self._accept(listener, sock)
 
@@ -120,16 +125,26 @@ class GatewayServer:
                 del self._hosts[session.peer_host]
 
     async def _watch(self) -> None:
-        """Disconnect slow clients while others wait for memory, until cancelled."""
+        """Disconnect slow clients while others wait for memory, and notice the ends of clients whose requests wait,
+        until cancelled."""
         gateway = self._gateway
         while True:
             await asyncio.sleep(gateway.limits.stall_s / LOOKS_PER_STALL)
             gateway.slow_clients.check(lambda: list(self._sessions), gateway.clock_s())
+            for session in list(self._sessions):
+                session.look_for_end()
+
+    async def _keep_claim(self) -> None:
+        """Keep the gateway's claim on the broker every CLAIM_PING_S, until cancelled."""
+        while True:
+            await asyncio.sleep(CLAIM_PING_S)
+            connections = (session.authenticated_connection for session in list(self._sessions))
+            await self._gateway.keep_claim(one for one in connections if one is not None)
 
     async def stop(self) -> None:
         """Stop accepting, close all connections, and wait up to STOP_S for their sessions; then cancel them."""
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in self._tasks:
+            task.cancel()
         for server in self._servers.values():
             server.close()
         for _, sock in self._sockets:

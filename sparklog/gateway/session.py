@@ -21,7 +21,9 @@ from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.memory import HeldRequest, Progress
 from sparklog.gateway.stream import ClientStream
 from sparklog.gateway.wire.apis import API_VERSIONS, PRODUCE, Api, RequestHead, frame, read_head
-from sparklog.gateway.wire.codec import LongMessageError, Part, counting_decoder, encoder
+from sparklog.gateway.wire.codec import LongMessageError, MalformedMessageError, Part, counting_decoder, encoder
+from sparklog.gateway.wire.error_answers import encoded_refusal, is_answerable, refusal_bytes, refused_entries
+from sparklog.gateway.wire.errors import Kafka
 from sparklog.gateway.wire.schema import REQUEST, RESPONSE
 from sparklog.protocol.gateway import OnBehalf
 from sparklog.security.client_ids import printable_client_id
@@ -100,6 +102,8 @@ class Session:
         certificate = tls.getpeercert(binary_form=True) if tls is not None else None
         self._client = OnBehalf(self.peer_host[:255], port, self.local[0][:255], self.local[1], certificate or b"")
         self._in_work: list[asyncio.Task[None]] = []
+        self._is_answering = False
+        """True while a request other than PRODUCE is processed."""
         self._receiving: Progress | None = None
         self._received_bytes = 0
         self._passing: Progress | None = None
@@ -132,6 +136,17 @@ class Session:
     def half_answer(self) -> PartialRequest | None:
         """The answer that the client has not read completely."""
         return None if self._sending is None else self._sending.state(self._sent_bytes, self.gateway.clock_s())
+
+    @property
+    def authenticated_connection(self) -> BrokerConnection | None:
+        """The open connection to the broker of a client that has authenticated, or need not; None if there is none."""
+        is_open = self._broker is not None and not self._broker.closed
+        return self._broker if is_open and self.is_identified else None
+
+    def look_for_end(self) -> None:
+        """End the session soon if its request waits, and the client has ended the connection unnoticed."""
+        if self._is_answering:
+            self._stream.look_for_end()
 
     async def broker(self) -> BrokerConnection:
         """Return the client's connection to the broker; open it if necessary. Raises BrokerNotAvailableError and the
@@ -201,16 +216,15 @@ class Session:
         async with asyncio.timeout(limits.idle_s if self.is_identified else self._time_to_authenticate_s()):
             await self._stream.read_into(self._size)
             (size,) = _SIZE.unpack(self._size)
-        self._check_size(size, limits.request_bytes)
         request = HeldRequest(self.gateway.memory.requests)
         try:
-            await self._read(size, request)
+            await self._receive(size, request)
             head = read_head(request.data)
             self.client_id = self.client_id or head.client_id
             served = self.apis.get(head.api_key)
             name = served.api.name if served is not None else ""
-            if name != PRODUCE:
-                self._check_size(size, limits.other_request_bytes)
+            if name != PRODUCE and size > limits.other_request_bytes:
+                request.is_cut = True
             if not self.is_identified and name not in _BEFORE_AUTHENTICATION:
                 raise ConnectionEndError(f"API {head.api_key} before the authentication")
         except BaseException:
@@ -225,14 +239,32 @@ class Session:
             if len(self._in_work) >= limits.pipelined:
                 await self._in_work[0]
             return True
-        self.request = request
+        self.request, self._is_answering = request, True
         try:
             if before is not None:
                 await before
             await self._answer(served, head, request, None)
         finally:
+            self._is_answering = False
             request.release()
         return not self.ends_after_answer
+
+    async def _receive(self, size: int, request: HeldRequest) -> None:
+        """Receive a request of `size` bytes; of a request that is too large, its beginning, and pass over the rest.
+        Raises ConnectionEndError for a size that no request can have, and for a client that has not authenticated."""
+        limit = self.request_bytes_max(self.gateway.limits.request_bytes)
+        if size <= 0 or (size > limit and not self.is_identified):
+            raise ConnectionEndError(f"a request of {size} bytes; at most {limit} are allowed")
+        if size <= limit:
+            await self._read(size, request)
+            return
+        request.is_cut = True
+        await self._read(min(limit, SMALL_BYTES), request)
+        rest, part = size - len(request.data), memoryview(bytearray(SMALL_BYTES))
+        async with asyncio.timeout(self.gateway.limits.read_s):
+            while rest:
+                await self._stream.read_into(part[: min(rest, len(part))])
+                rest -= min(rest, len(part))
 
     async def _read(self, size: int, request: HeldRequest) -> None:
         """Receive a request of `size` bytes. A slice is as large as the bytes before it, and its memory is reserved
@@ -270,11 +302,6 @@ class Session:
         """Return the largest size of a request in bytes: `size_max`, or less if the client has not authenticated."""
         return size_max if self.is_identified else min(size_max, self.gateway.limits.unknown_request_bytes)
 
-    def _check_size(self, size: int, size_max: int) -> None:
-        limit = self.request_bytes_max(size_max)
-        if not 0 < size <= limit:
-            raise ConnectionEndError(f"a request of {size} bytes; at most {limit} are allowed")
-
     async def _answer_in_turn(
         self, served: ServedApi | None, head: RequestHead, received: HeldRequest, before: asyncio.Task[None] | None
     ) -> None:
@@ -294,18 +321,40 @@ class Session:
         if served is None:
             raise ConnectionEndError(f"API {head.api_key} is not served")
         api = served.api
-        if not api.first <= head.version <= api.last and api.name != API_VERSIONS:
-            raise ConnectionEndError(f"{api.name} version {head.version}; served are {api.first} to {api.last}")
-        if api.first <= head.version <= api.last:
-            parts = await self._handle(served, head, received)
-            if before is not None:
-                await asyncio.wait([before])
-            if parts is not None:
-                await self._write(frame(head, api.name, parts))
+        is_served = api.first <= head.version <= api.last
+        if not is_served and api.name == API_VERSIONS:
+            body = await served.handler(self, {}, -1)
+            assert body is not None
+            await self._write(frame(head, api.name, encoder(RESPONSE, api.name, 0)(body), version=0))
             return
-        body = await served.handler(self, {}, -1)
-        assert body is not None
-        await self._write(frame(head, api.name, encoder(RESPONSE, api.name, 0)(body), version=0))
+        if not is_served:
+            reason = f"{api.name} version {head.version}; served are {api.first} to {api.last}"
+            parts: list[Part] | None = await self._refuse(api, head, received, Kafka.UNSUPPORTED_VERSION, reason)
+        elif received.is_cut:
+            reason = f"the request is too large: send requests of at most {self.gateway.limits.request_bytes} bytes"
+            parts = await self._refuse(api, head, received, Kafka.MESSAGE_TOO_LARGE, reason)
+        else:
+            parts = await self._handle(served, head, received)
+        if before is not None:
+            await asyncio.wait([before])
+        if parts is not None:
+            await self._write(frame(head, api.name, parts))
+
+    async def _refuse(self, api: Api, head: RequestHead, received: HeldRequest, code: Kafka, reason: str) -> list[Part]:
+        """Return the encoded answer that refuses a request, with the error for each of its entries. Raises
+        ConnectionEndError if no answer is possible."""
+        log.debug("%s, client id %r: %s is refused: %s", self.peer_host, self.client_id, api.name, reason)
+        data = received.data[head.body_from :]
+        if not is_answerable(api.name, head.version):
+            raise ConnectionEndError(reason)
+        size = refusal_bytes(len(data))
+        if size > HELD_ANSWER_BYTES:
+            await self.hold_answer(size)
+        refuse = partial(encoded_refusal, api.name, head.version, data, code, reason)
+        parts = await self.gateway.long_requests.refused(refuse, refused_entries(len(data)))
+        if parts is None:
+            raise ConnectionEndError(reason)
+        return parts
 
     async def _handle(self, served: ServedApi, head: RequestHead, received: HeldRequest) -> list[Part] | None:
         """Return the encoded answer to a request; None if the request has no answer. A request with many entries is
@@ -317,6 +366,8 @@ class Session:
                 request, _ = decode(received.data[head.body_from :], INLINE_ENTRIES)
             except LongMessageError:
                 return await self._handle_long(served, head, received)
+            except MalformedMessageError as e:
+                return await self._refuse(api, head, received, Kafka.INVALID_REQUEST, str(e))
             body = await served.handler(self, request, head.version)
             if body is None:
                 return None
@@ -329,11 +380,19 @@ class Session:
     async def _handle_long(self, served: ServedApi, head: RequestHead, received: HeldRequest) -> list[Part] | None:
         api, long_requests = served.api, self.gateway.long_requests
         decode = counting_decoder(REQUEST, api.name, head.version)
-        async with long_requests.decoded(partial(decode, received.data[head.body_from :])) as request:
-            body = await served.handler(self, request, head.version)
-            if body is None:
-                return None
-            return await long_requests.run(partial(encoder(RESPONSE, api.name, head.version), body))
+        try:
+            async with long_requests.decoded(partial(decode, received.data[head.body_from :])) as request:
+                body = await served.handler(self, request, head.version)
+                if body is None:
+                    return None
+                return await long_requests.run(partial(encoder(RESPONSE, api.name, head.version), body))
+        except MalformedMessageError as e:  # of the decoder: handlers decode nothing
+            return await self._refuse(api, head, received, Kafka.INVALID_REQUEST, str(e))
+
+    @property
+    def answer_bytes_max(self) -> int:
+        """Largest size in bytes of the answer to a fetch, beyond a single batch."""
+        return min(self.gateway.limits.fetch_bytes, self.gateway.memory.answer_bytes_max)
 
     async def hold_answer(self, size_bytes: int) -> None:
         """Wait until there is memory for an answer of `size_bytes`, unless the session holds as much already. While

@@ -7,6 +7,7 @@ more time than the conversion of their records.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 
 AHEAD_BYTES = 64 * 1024
 """Largest number of bytes that are received before a reader asks for them."""
+TCP_ESTABLISHED = 1
+"""State of a connection, in the kernel's TCP_INFO, of which no side has ended."""
 
 
 class ClientStream(asyncio.BufferedProtocol):
@@ -36,7 +39,7 @@ class ClientStream(asyncio.BufferedProtocol):
         """Done when the client has taken enough data; None while writing is possible."""
         self._failure: Exception | None = None
         """The error of reads after the client has ended its side, or the connection broke."""
-        self._is_lost = self._is_closed = False
+        self._is_lost = self._is_closed = self._is_paused = False
         self.on_ended: Callable[[], None] | None = None
         """Called once when the client has ended its side, or the connection is closed or broken."""
 
@@ -79,8 +82,17 @@ class ClientStream(asyncio.BufferedProtocol):
             was_full = self._end == len(self._ahead)
             self._ahead, self._start, self._end = None, 0, 0
             if was_full:
+                self._is_paused = False
                 self._transport.resume_reading()
         return size
+
+    def look_for_end(self) -> None:
+        """Call `on_ended` if the client has ended the connection while no bytes are received, because the client has
+        sent much more than the reader has asked for: the event loop then reports no end."""
+        if self._is_paused and self.on_ended is not None:
+            state = self._transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+            if state[0] != TCP_ESTABLISHED:
+                self._report_end()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send data. The transport holds the bytes that the socket does not accept yet. Raises OSError after
@@ -141,6 +153,7 @@ class ClientStream(asyncio.BufferedProtocol):
             return
         self._end += nbytes
         if self._ahead is not None and self._end == len(self._ahead):
+            self._is_paused = True
             self._transport.pause_reading()
         if self._awaited_bytes and self._end - self._start >= self._awaited_bytes:
             self._awaited_bytes = 0
@@ -173,11 +186,14 @@ class ClientStream(asyncio.BufferedProtocol):
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error
+        self._report_end()
+        if self._arrival is not None and not self._arrival.done():
+            self._arrival.set_exception(self._failure)
+
+    def _report_end(self) -> None:
         on_ended, self.on_ended = self.on_ended, None
         if on_ended is not None:
             on_ended()
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_exception(self._failure)
 
     def _arrive(self) -> None:
         if self._arrival is not None and not self._arrival.done():

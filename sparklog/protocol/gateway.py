@@ -26,6 +26,14 @@ from sparklog.format.decoders import json_decoder, msgpack_decoder
 
 REFUSED_BATCHES = "refused_batches"
 """Name under which a gateway reports the number of refused batches on its standard output."""
+CLAIM_SESSION_S = 15.0
+"""Time in s after the last request of a gateway at which its claim on the broker ends, though its connections are open:
+the gateway's host may be gone."""
+CLAIM_PING_S = 2.0
+"""Pause in s between two requests by which a gateway keeps its claim."""
+CLAIM_DOUBT_S = 4.0
+"""Time in s without a request of a gateway after which the broker tells another one to wait for the end of the claim,
+rather than to stop."""
 LENGTH = struct.Struct("<I")
 PREAMBLE_BYTES_MAX = 64 * 1024
 _Host = Annotated[str, Meta(max_length=255)]

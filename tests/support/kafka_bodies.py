@@ -82,3 +82,24 @@ def _changes(fields: tuple[Field, ...], version: int, before: Path) -> Iterator[
             yield path, []
         for value in values:
             yield path, [value] if field.is_list else value
+
+
+def long_bodies(name: str, version: int, count: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield bodies in which one list, at any depth, has `count` elements: the list's path, and the body."""
+    plain = plain_body(name, version)
+    for path in _lists(messages()[REQUEST, name].fields, version, ()):
+        body: Any = deepcopy(plain)
+        place = body
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = place[path[-1]] * count
+        yield ".".join(map(str, path)), body
+
+
+def _lists(fields: tuple[Field, ...], version: int, before: Path) -> Iterator[Path]:
+    for field in (f for f in fields if version in f.versions):
+        path = (*before, field.name)
+        if field.is_list:
+            yield path
+        if field.type == "{}":
+            yield from _lists(field.fields, version, (*path, 0) if field.is_list else path)

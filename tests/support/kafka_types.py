@@ -65,7 +65,7 @@ def source(kind: str) -> str:
     types = _Types(kind)
     for message in messages().values():
         if message.kind == kind:
-            types.add(message.name, message.fields, message.versions)
+            types.add(message.name, message.fields, message.served)
     classes = [f"class {name}(TypedDict):\n{body}\n" for body, name in types.names.items()]
     text = "\n\n".join([_HEADS[kind], *classes, "\n".join(types.aliases)])
     command = [sys.executable, "-m", "ruff", "format", "--stdin-filename", str(FILES[kind]), "-"]
@@ -82,25 +82,34 @@ class _Types:
         self.aliases: list[str] = []
 
     def add(self, name: str, fields: tuple[Field, ...], versions: Versions) -> str:
-        """Add the type `name`, after those of its nested structures. `versions`: the versions that have the structure.
-        Returns the name of the class."""
-        body = "\n".join(f"    {field.name}: {self._type_of(name, field, versions)}" for field in fields)
+        """Add the type `name`, after those of its nested structures. `versions`: the served versions that have the
+        structure. Returns the name of the class."""
+        served = [field for field in fields if _common(field.versions, versions) is not None]
+        body = "\n".join(f"    {field.name}: {self._type_of(name, field, versions)}" for field in served)
         if body in self.names:
             self.aliases.append(f"{name} = {self.names[body]}")
         return self.names.setdefault(body, name)
 
     def _type_of(self, parent: str, field: Field, versions: Versions) -> str:
         if field.fields:
-            element = self.add(_nested_name(parent, field), field.fields, field.versions)
+            nested = _common(field.versions, versions)
+            assert nested is not None
+            element = self.add(_nested_name(parent, field), field.fields, nested)
         else:
             element = _SIMPLE.get(field.type) or _RECORDS[self._kind]
         text = f"list[{element}]" if field.is_list else element
         is_empty_uuid = self._kind == RESPONSE and field.type == "uuid"  # the encoder writes zeros for None
-        if field.null is not None or is_empty_uuid:
+        if (field.null is not None and _common(field.null, versions) is not None) or is_empty_uuid:
             text += " | None"
         is_in_all = field.versions.first <= versions.first and field.versions.last >= versions.last
         is_required = is_in_all and not (self._kind == RESPONSE and field.has_default)
         return text if is_required else f"NotRequired[{text}]"
+
+
+def _common(one: Versions, other: Versions) -> Versions | None:
+    """Return the versions that are in both; None: there are none."""
+    common = Versions(max(one.first, other.first), min(one.last, other.last))
+    return common if common.first <= common.last else None
 
 
 def _nested_name(parent: str, field: Field) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from sparklog.gateway.records.batch_v2 import COMPRESSION, write_batch
 from sparklog.gateway.records.small import write_small
 from sparklog.gateway.wire.apis import API_VERSIONS
-from sparklog.gateway.wire.codec import decoder, encoder
+from sparklog.gateway.wire.codec import decoder, encoder, partial_decoder
 from sparklog.gateway.wire.schema import REQUEST, RESPONSE, messages
 from tests.support.waiting import PATIENCE_S
 
@@ -44,12 +44,16 @@ class KafkaWire:
         head += b"\0" if message.is_flexible(version) else b""
         self.socket.sendall(struct.pack(">i", len(head) + len(data)) + head + data)
 
-    def receive(self, name: str, version: int) -> dict[str, Any]:
-        """Return the next response. Raises ConnectionError if the gateway has closed the connection."""
+    def receive(self, name: str, version: int, *, elements_max: int | None = None) -> dict[str, Any]:
+        """Return the next response. `elements_max`: number of elements in its lists that are read; None: it has no more
+        than a request can have. Raises ConnectionError if the gateway has closed the connection."""
         (size,) = struct.unpack(">i", self._exactly(4))
         data = self._exactly(size)
         is_tagged = name != API_VERSIONS and messages()[REQUEST, name].is_flexible(version)
-        return decoder(RESPONSE, name, version)(memoryview(data)[5 if is_tagged else 4 :])
+        body = memoryview(data)[5 if is_tagged else 4 :]
+        if elements_max is not None:
+            return partial_decoder(RESPONSE, name, version)(body, elements_max)
+        return decoder(RESPONSE, name, version)(body)
 
     def ask(self, name: str, version: int, body: dict[str, Any]) -> dict[str, Any]:
         """Send a request, and return its response."""

@@ -18,11 +18,14 @@ from sparklog.gateway.records.compression import GZIP, NAMES, ZSTD, compress
 from sparklog.gateway.records.small import write_small
 from sparklog.gateway.registry import served_apis
 from sparklog.gateway.wire.apis import Api
+from sparklog.gateway.wire.codec import ELEMENTS_MAX
+from sparklog.gateway.wire.error_answers import REFUSED_ENTRIES_MAX
 from sparklog.gateway.wire.errors import Kafka
+from sparklog.gateway.wire.schema import REQUEST, messages
 from sparklog.security.quotas import Entity
 from sparklog.settings import MIB
 from tests.support.cases import for_each
-from tests.support.kafka_bodies import TOPIC, unusual_bodies
+from tests.support.kafka_bodies import TOPIC, long_bodies, plain_body, unusual_bodies
 from tests.support.kafka_wire import KafkaWire, batch_of, batch_of_values, fetched, produce_body, produced
 from tests.support.waiting import PATIENCE_S
 
@@ -133,6 +136,41 @@ def test_every_field_of_every_request_gets_an_answer(kafka: LocalBroker, api: Ap
                 if path.endswith("name") and isinstance(value, str) and not is_topic_name(value):
                     assert Kafka.UNKNOWN_TOPIC_OR_PARTITION not in codes, (version, path, value)
     assert "disconnecting" not in kafka.log[before:], "the broker has closed the gateway's connection"
+
+
+LONG = [("Produce", 9), ("Fetch", 11), ("CreateTopics", 5)]
+
+
+@for_each("api, version", LONG)
+def test_requests_with_too_many_entries_are_refused_by_name(wire: KafkaWire, api: str, version: int) -> None:
+    check_long_requests(wire, api, version)
+
+
+@pytest.mark.nightly
+@for_each("api", [served.api for served in served_apis().values()], ids=lambda api: str(api.name))
+def test_requests_of_every_api_with_too_many_entries_are_refused_by_name(wire: KafkaWire, api: Api) -> None:
+    for version in sorted({api.first, api.last}):
+        check_long_requests(wire, api.name, version)
+
+
+def check_long_requests(wire: KafkaWire, api: str, version: int) -> None:
+    """Check that lists of any depth beyond the limit are refused on the open connection."""
+    for path, body in long_bodies(api, version, ELEMENTS_MAX + 1):
+        wire.send(api, version, body)
+        codes = set(codes_in(wire.receive(api, version, elements_max=REFUSED_ENTRIES_MAX))) - {Kafka.NONE}
+        assert codes == {Kafka.INVALID_TOPIC_EXCEPTION if api == "Metadata" else Kafka.INVALID_REQUEST}, path
+
+
+@for_each("api", [served.api for served in served_apis().values()], ids=lambda api: str(api.name))
+def test_versions_that_are_not_served_are_refused_by_name(wire: KafkaWire, api: Api) -> None:
+    known = messages()[REQUEST, api.name].versions
+    for version in range(known.first, known.last + 1):
+        if not api.first <= version <= api.last:
+            codes = set(codes_in(wire.ask(api.name, version, plain_body(api.name, version))))
+            assert codes - {Kafka.NONE} == {Kafka.UNSUPPORTED_VERSION}, version
+    answer = wire.ask("ApiVersions", 0, {})
+    reported = {key["api_key"]: (key["min_version"], key["max_version"]) for key in answer["api_keys"]}
+    assert reported[api.key] == (api.advertised_from, api.last)
 
 
 @for_each("client_id", ["a\tb", "\ufeffx", "\u202eabc", "\0", "x" * 300, "é", b"\xff\xfe", "", None], ids=ascii)

@@ -257,7 +257,7 @@ def answers(client: RawClient, api: str, names: Names, like: Names) -> list[byte
     """Return the answers to all requests about `names`, in the first and the last version, with the names of `like` in
     place of `names`."""
     found = []
-    first, last = messages()[REQUEST, api].versions
+    first, last = messages()[REQUEST, api].served
     for request in REQUESTS_ABOUT[api]:
         for version in (last,) if request in LAST_VERSION_ONLY else (first, last):
             answer = client.ask(api, request(names), version)

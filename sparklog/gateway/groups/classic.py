@@ -215,6 +215,7 @@ class ClassicGroup:
         replies = []
         for member in joined:
             member.deadline_ms = now_ms + member.session_timeout_ms
+            member.has_joined = True
             replies.append(Reply(member.join_token, self._join_answer(member)))
             member.join_token = None
         return replies
@@ -357,13 +358,17 @@ class ClassicGroup:
         self.state = GroupState.DEAD
         return replies
 
-    def abandon(self, token: Any, now_ms: int) -> None:
-        """Note that the client of a waiting request is gone. Its member no longer waits, and expires without it."""
-        for member in self.members.values():
+    def abandon(self, token: Any, now_ms: int) -> list[Reply]:
+        """Note that the client of a waiting request is gone. A member that has never joined is removed at once, because
+        its client does not know it. Any other member no longer waits, and expires without the client's next request."""
+        for member in list(self.members.values()):
             if token in (member.join_token, member.sync_token):
                 member.join_token = None if member.join_token is token else member.join_token
                 member.sync_token = None if member.sync_token is token else member.sync_token
+                if not member.has_joined:
+                    return self._remove(member, now_ms)
                 member.deadline_ms = now_ms + member.session_timeout_ms
+        return []
 
     def held_bytes(self) -> Counter[str]:
         """Return the memory of the group in bytes, by the addresses of its clients. The first client has that of the

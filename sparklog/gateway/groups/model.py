@@ -121,6 +121,9 @@ class Member(Struct):
     """Token of the join that waits for other members; None if none waits."""
     sync_token: Any = None
     """Token of the sync that waits for the leader's assignment; None if none waits."""
+    has_joined: bool = False
+    """True if a join of the member was answered. Otherwise its client cannot go on as this member after a disconnect.
+    """
 
     @property
     def metadata_bytes(self) -> int:

@@ -85,8 +85,7 @@ class Groups:
         try:
             return await token
         except asyncio.CancelledError:
-            group.abandon(token, self.now_ms)
-            self._watch(group)
+            self._apply(group, group.abandon(token, self.now_ms))
             raise
 
     async def sync(

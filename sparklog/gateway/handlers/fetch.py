@@ -23,7 +23,9 @@ from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchRespon
 from sparklog.settings import MIB
 from sparklog.types import READ_COMMITTED
 
-WAIT_MS_MAX = 60_000
+WAIT_MS_MAX = 10_000
+"""Longest wait for records in ms. It is shorter than CLAIM_SESSION_S, because a waiting fetch delays the requests by
+which a gateway keeps its claim."""
 LONG_PARTITIONS, LONG_WAIT_MS_MAX = 1_000, 1_000
 """A fetch of more partitions than the first number waits at most for the second in ms, because its lists hold memory
 that other fetches wait for."""
@@ -52,7 +54,7 @@ async def fetch(session: Session, request: requests.Fetch, version: int) -> resp
     payloads: dict[tuple[str, int], memoryview] = {}
     throttle_ms = 0
     if partitions:
-        limit = min(max(request["max_bytes"], 0), session.gateway.limits.fetch_bytes)
+        limit = min(max(request["max_bytes"], 0), session.answer_bytes_max)
         wait_ms_max = WAIT_MS_MAX if len(partitions) <= LONG_PARTITIONS else LONG_WAIT_MS_MAX
         message = FetchRequest(
             min(max(request["max_wait_ms"], 0), wait_ms_max),
@@ -212,9 +214,10 @@ async def _convert_described(
 ) -> None:
     """Convert the batches of `topics` into `outcomes`. Waits for no answer of the broker."""
     conversions = session.gateway.conversions
-    limit = session.gateway.limits.fetch_bytes
+    payload_bytes = sum(len(payloads[key]) for key in topics)
+    limit = min(max(session.answer_bytes_max, payload_bytes), session.gateway.limits.fetch_bytes)
     room = limit - _size(outcomes)
-    if sum(len(payloads[key]) for key in topics) <= INLINE_BYTES:
+    if payload_bytes <= INLINE_BYTES:
         converted = _convert_inline(topics, payloads, starts, has_zstd=has_zstd)
         if converted is not None:
             outcomes |= converted

@@ -23,7 +23,7 @@ API_VERSIONS = "ApiVersions"
 PRODUCE = "Produce"
 PRODUCE_ADVERTISED_FROM = 0
 """First version of PRODUCE that the gateway reports. librdkafka does not compress unless the broker has the first
-versions (KAFKA-18659). A request in a version that is reported but not served ends the connection."""
+versions (KAFKA-18659). A request in a version that is reported but not served gets UNSUPPORTED_VERSION."""
 
 
 class Api(NamedTuple):

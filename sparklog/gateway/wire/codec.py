@@ -8,7 +8,8 @@ are a view of the received bytes; in a response, they are a list of parts, which
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 from typing import Any
 from uuid import UUID
@@ -36,6 +37,10 @@ def forget_body(body: Any) -> None:
     body.clear()
 
 
+class MalformedMessageError(InvalidRequestError):
+    """The bytes are no message of the API and version, or the message has more than ELEMENTS_MAX elements."""
+
+
 class LongMessageError(InvalidRequestError):
     """The message has more elements than the caller wants to decode at once."""
 
@@ -43,10 +48,12 @@ class LongMessageError(InvalidRequestError):
 class _Reader:
     """A cursor over the bytes of a message."""
 
-    __slots__ = ("data", "elements_max", "end", "pos", "room")
+    __slots__ = ("data", "elements_max", "end", "is_partial", "pos", "room")
 
-    def __init__(self, data: memoryview, elements_max: int | None = None) -> None:
+    def __init__(self, data: memoryview, elements_max: int | None = None, *, is_partial: bool = False) -> None:
+        """`is_partial`: read lists up to `elements_max` elements or the end of the data, whatever their length."""
         self.data = data
+        self.is_partial = is_partial
         self.pos = 0
         self.end = len(data)
         self.elements_max = ELEMENTS_MAX if elements_max is None else elements_max
@@ -55,7 +62,7 @@ class _Reader:
     def take(self, size: int) -> memoryview:
         start, end = self.pos, self.pos + size
         if size < 0 or end > self.end:
-            raise InvalidRequestError(f"a field of {size} bytes, {self.end - start} are left")
+            raise MalformedMessageError(f"a field of {size} bytes, {self.end - start} are left")
         self.pos = end
         return self.data[start:end]
 
@@ -63,27 +70,38 @@ class _Reader:
         value = 0
         for shift in range(0, 7 * _VARINT_BYTES_MAX, 7):
             if self.pos >= self.end:
-                raise InvalidRequestError("the message ends inside a length")
+                raise MalformedMessageError("the message ends inside a length")
             byte = self.data[self.pos]
             self.pos += 1
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 return value
-        raise InvalidRequestError(f"a length of more than {_VARINT_BYTES_MAX} bytes")
+        raise MalformedMessageError(f"a length of more than {_VARINT_BYTES_MAX} bytes")
 
-    def count(self, number: int) -> int:
-        """Check and return the number of elements in a list. Each element takes at least one byte. Raises
-        InvalidRequestError."""
+    def items(self, number: int) -> Iterable[int]:
+        """Check the number of elements in a list, and return an iterable of this length. Each element takes at least
+        one byte. Raises MalformedMessageError."""
+        if self.is_partial:
+            return self._partial_items(number)
         self.room -= number
         if number > self.end - self.pos or self.room < -ELEMENTS_MAX + self.elements_max:
-            raise InvalidRequestError(f"a list of {number} elements; at most {ELEMENTS_MAX} in one message are allowed")
+            raise MalformedMessageError(
+                f"a list of {number} elements; at most {ELEMENTS_MAX} in one message are allowed"
+            )
         if self.room < 0:
             raise LongMessageError(f"more than {self.elements_max} elements")
-        return number
+        return range(number)
+
+    def _partial_items(self, number: int) -> Iterator[int]:
+        for i in range(number):
+            self.room -= 1
+            if self.room < 0:
+                raise MalformedMessageError(f"more than {self.elements_max} elements")
+            yield i
 
     def tags(self) -> dict[int, memoryview]:
         tags = {}
-        for _ in range(self.count(self.varint())):
+        for _ in self.items(self.varint()):
             tag = self.varint()
             tags[tag] = self.take(self.varint())
         return tags
@@ -98,7 +116,7 @@ def _uuid(data: memoryview) -> UUID:
 
 
 def _refuse_null(name: str) -> None:
-    raise InvalidRequestError(f"{name} is null")
+    raise MalformedMessageError(f"{name} is null")
 
 
 def _varint_bytes(value: int) -> bytes:
@@ -161,24 +179,47 @@ class _Source:
 @cache
 def counting_decoder(kind: str, name: str, version: int) -> CountingDecode:
     """Return the decoder of a message in a version, which also returns the number of elements in all lists. Raises
-    InvalidRequestError for a version that is not served; so does the decoder for bytes that are no such message. The
+    InvalidRequestError for a version that the table of messages lacks. The decoder raises MalformedMessageError. The
     decoder raises LongMessageError for more elements than its second argument; None: ELEMENTS_MAX."""
-    message = messages()[kind, name]
-    _check_version(message, version)
-    source = _Source(message.is_flexible(version), version)
-    source.add(0, "def decode(r):")
-    _emit_structure(source, 1, message.fields, "found")
-    source.add(1, "return found")
-    inner = source.function("decode")
+    read = _compiled(kind, name, version)
 
     def decode(data: memoryview, elements_max: int | None = None) -> tuple[Body, int]:
         reader = _Reader(data, elements_max)
+        body: Body = {}
         try:
-            body: Body = inner(reader)
+            read(reader, body)
         except (struct.error, IndexError) as e:
-            raise InvalidRequestError(f"{name} version {version} is cut off") from e
+            raise MalformedMessageError(f"{name} version {version} is cut off") from e
         # bytes after it are passed over, as by Kafka: librdkafka sends some with Metadata version 12
         return body, reader.elements_max - reader.room
+
+    return decode
+
+
+@cache
+def _compiled(kind: str, name: str, version: int) -> Callable[[_Reader, Body], None]:
+    """Return the function that reads a message into a dictionary. The dictionary has the fields before an error."""
+    message = messages()[kind, name]
+    _check_version(message, version)
+    source = _Source(message.is_flexible(version), version)
+    source.add(0, "def decode(r, body):")
+    _emit_structure(source, 1, message.fields, "body")
+    source.add(1, "return")
+    read: Callable[[_Reader, Body], None] = source.function("decode")
+    return read
+
+
+def partial_decoder(kind: str, name: str, version: int) -> Callable[[memoryview, int], Body]:
+    """Return the decoder of the beginning of a message, for the refusal of a message that is too long or damaged. The
+    body has the first elements of its lists, up to the second argument; the last element may lack fields. Raises
+    InvalidRequestError for a version that the table of messages lacks; the decoder raises nothing."""
+    read = _compiled(kind, name, version)
+
+    def decode(data: memoryview, elements_max: int) -> Body:
+        body: Body = {}
+        with suppress(struct.error, IndexError, InvalidRequestError):  # the end of the readable part
+            read(_Reader(data, elements_max, is_partial=True), body)
+        return body
 
     return decode
 
@@ -191,8 +232,8 @@ def decoder(kind: str, name: str, version: int) -> Decode:
 
 
 def _emit_structure(source: _Source, indent: int, fields: tuple[Field, ...], target: str) -> None:
+    """Emit the code that reads a structure into the dictionary `target`."""
     plain, tagged = source.fields(fields)
-    source.add(indent, f"{target} = {{}}")
     i = 0
     while i < len(plain):
         run: list[Field] = []
@@ -238,8 +279,8 @@ def _emit_value(source: _Source, indent: int, field: Field, target: str, reader:
             source.add(indent, "else:")
             indent += 1
         inner = source.fresh("structure")
+        source.add(indent, f"{target} = {inner} = {{}}")
         _emit_structure(source, indent, field.fields, inner)
-        source.add(indent, f"{target} = {inner}")
     else:
         _emit_simple(source, indent, field.type, target, field.name, may_be_null)
 
@@ -275,15 +316,15 @@ def _emit_list(source: _Source, indent: int, field: Field, target: str, may_be_n
     source.add(indent, f"if {count} < 0:")
     source.add(indent + 1, f"{target} = None" if may_be_null else f"refuse_null({field.name!r})")
     source.add(indent, "else:")
-    source.add(indent + 1, f"{items} = []")
-    source.add(indent + 1, f"for _ in range(r.count({count})):")
+    source.add(indent + 1, f"{target} = {items} = []")
+    source.add(indent + 1, f"for _ in r.items({count}):")
     item = source.fresh("item")
     if field.type == "{}":
+        source.add(indent + 2, f"{items}.append({item} := {{}})")
         _emit_structure(source, indent + 2, field.fields, item)
     else:
         _emit_simple(source, indent + 2, field.type, item, field.name, may_be_null=False)
-    source.add(indent + 2, f"{items}.append({item})")
-    source.add(indent + 1, f"{target} = {items}")
+        source.add(indent + 2, f"{items}.append({item})")
 
 
 @cache

@@ -47,6 +47,9 @@ class Message(NamedTuple):
     name: str
     api_key: int
     versions: Versions
+    """Versions that the gateway can read and write."""
+    served: Versions
+    """Versions that the gateway serves; requests in the others are refused."""
     flexible_from: int | None
     """First version with compact lengths and tagged fields; None: no version has them."""
     fields: tuple[Field, ...]
@@ -74,11 +77,14 @@ def messages() -> dict[tuple[str, str], Message]:
 
 
 def _message(head: str, lines: list[str]) -> Message:
-    kind, name, api_key, versions, *flexible = head.split()
+    kind, name, api_key, versions, *more = head.split()
+    options = dict(zip(more[::2], more[1::2], strict=True))
     spoken = _versions(versions, Versions(0, 0))
+    served = _versions(options.get("served", versions), spoken)
     fields, rest = _fields(lines, 1, spoken)
     assert not rest, rest
-    return Message(kind, name, int(api_key), spoken, int(flexible[1]) if flexible else None, fields)
+    flexible_from = int(options["flexible"]) if "flexible" in options else None
+    return Message(kind, name, int(api_key), spoken, served, flexible_from, fields)
 
 
 def _fields(lines: list[str], depth: int, spoken: Versions) -> tuple[tuple[Field, ...], list[str]]:

@@ -135,6 +135,7 @@ def session_of(conversions: Conversions, broker: Broker, limits: Limits, info: T
         order=asyncio.Lock(),
         held=held,
         hold_answer=hold_answer,
+        answer_bytes_max=limits.fetch_bytes,
         write_permissions=permissions,
     )
 
@@ -391,7 +392,7 @@ def test_a_large_answer_waits_for_its_memory_before_its_conversion() -> None:
         request["topics"] = [{"topic": "t", "partitions": [partition]}]
         answer = await fetch.fetch(session, request, 11)
         assert answer["responses"][0]["partitions"][0]["records"]
-        assert session.held == [limits.fetch_bytes]
+        assert session.held == [session.answer_bytes_max]
         assert conversions.inflated.peak_bytes > COPIES * MIB, "it was small, but not after its decompression"
 
     run(body)

@@ -6,9 +6,11 @@ import asyncio
 import struct
 from typing import Any
 
+from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.server import GatewayServer
 from sparklog.gateway.session import ServedApi, Session
+from sparklog.gateway.stream import AHEAD_BYTES
 from sparklog.gateway.wire.apis import Api
 from sparklog.gateway.wire.codec import Body
 from sparklog.security.listeners import SecurityProtocol
@@ -142,6 +144,31 @@ def test_a_waiting_request_ends_with_its_connection() -> None:
         await asyncio.wait_for(ENDED.wait(), 30)
 
     run(body)
+
+
+def test_a_waiting_request_ends_though_its_client_has_sent_more_than_is_read() -> None:
+    async def body(server: GatewayServer, gateway: Gateway, connect: Any) -> None:
+        _, writer = await connect()
+        writer.write(framed(struct.pack(">hhih", 1, 4, 7, -1) + bytes(17 + 4)))
+        await begun.wait()
+        writer.write(framed(API_VERSIONS) * (2 * AHEAD_BYTES // len(framed(API_VERSIONS))))
+        await writer.drain()
+        while not any(session._stream._is_paused for session in server._sessions):
+            await asyncio.sleep(0.001)
+        writer.close()
+        await asyncio.wait_for(ended.wait(), 30)
+
+    async def wait_for_ever(session: Session, request: Body, version: int) -> Body:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return {}
+
+    begun, ended = asyncio.Event(), asyncio.Event()
+    apis = {1: ServedApi(Api("Fetch", 1, 4, 12), wait_for_ever)}
+    with_apis(body, apis, Limits(stall_s=0.2), SecurityProtocol.PLAINTEXT)
 
 
 def test_produced_records_reach_the_broker_though_their_client_has_gone() -> None:

@@ -162,7 +162,8 @@ def test_a_request_with_many_entries_is_decoded_beside_the_event_loop(monkeypatc
         assert gateway.seen == [INLINE_ENTRIES, INLINE_ENTRIES + 1]  # type: ignore[attr-defined]
         assert gateway.memory.used_bytes == 0
         writer.write(topics_of(codec.ELEMENTS_MAX + 1))
-        assert await answer(reader) == b""
+        assert await answer(reader)
+        assert len(gateway.seen) == 2, "it is refused"  # type: ignore[attr-defined]
         writer.close()
 
     run(body)
@@ -230,13 +231,38 @@ def test_issued_member_ids_count_and_expire() -> None:
     asyncio.run(main())
 
 
+def test_a_new_member_whose_client_is_gone_is_removed_at_once() -> None:
+    async def main() -> None:
+        memory = MemoryBudget(MIB)
+        groups = Groups(lambda: 0.0, memory)
+        first = await groups.join("g", join_of("a"))
+        held = memory.used_bytes
+        again = asyncio.create_task(groups.join("g", join_of("b", bytes(100_000), session_timeout_ms=1_800_000)))
+        await asyncio.sleep(0)
+        assert memory.used_bytes > held
+        again.cancel()
+        await asyncio.gather(again, return_exceptions=True)
+        assert memory.used_bytes == held
+        joined = await groups.join("g", join_of("a", member_id=first.member_id))
+        assert joined.error is Kafka.NONE, "the others do not wait for it"
+        groups.close()
+
+    asyncio.run(main())
+
+
 def test_a_member_whose_client_is_gone_does_not_wait_for_the_others() -> None:
     async def main() -> None:
         now_s = [0.0]
         memory = MemoryBudget(MIB)
         groups = Groups(lambda: now_s[0], memory)
         first = await groups.join("g", join_of("a"))
-        waiting = asyncio.create_task(groups.join("g", join_of("b", session_timeout_ms=1_000)))
+        both = asyncio.create_task(groups.join("g", join_of("b", session_timeout_ms=1_000)))
+        await asyncio.sleep(0)
+        assert (await groups.join("g", join_of("a", member_id=first.member_id))).error is Kafka.NONE
+        second = await both
+        waiting = asyncio.create_task(
+            groups.join("g", join_of("b", member_id=second.member_id, metadata=b"new", session_timeout_ms=1_000))
+        )
         await asyncio.sleep(0)
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
