@@ -206,6 +206,7 @@ def test_more_participants_than_a_transaction_takes_are_not_read() -> None:
             assert decode_request(Api.END_SHARED_TXN, version, header)
     with pytest.raises(InvalidRequestError, match="bytes"):
         check_header_size(Api.END_SHARED_TXN, HEADER_BYTES_MAX + 1)
+    check_header_size(Api.PRODUCE, HEADER_BYTES_MAX + 1)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from sparklog.client.net.topic_info import TopicInfo
+from sparklog.errors import MessageTooLargeError
 from sparklog.format.batch import encode_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.gateway.records.batch_v2 import iterate_batches
@@ -92,3 +93,12 @@ def test_old_clients_get_no_zstd() -> None:
     assert answered(of_type(ENVELOPE, "uncompressed"), zstd, has_zstd=False) == [(NONE, VALUES)]
     with pytest.raises(UnsupportedCodecError):
         answered(of_type(ENVELOPE, "zstd"), before, has_zstd=False)
+
+
+@for_each("codec", [GZIP, SNAPPY, LZ4, ZSTD])
+def test_records_may_have_exactly_the_largest_size(codec: int) -> None:
+    records = bytes(1_000)
+    compressed = memoryview(compress(codec, [records]))
+    assert bytes(decompress(codec, compressed, len(records))) == records
+    with pytest.raises(MessageTooLargeError):
+        decompress(codec, compressed, len(records) - 1)

@@ -56,6 +56,7 @@ def test_which_quotas_users_and_settings() -> None:
     assert detail_of(Api.ALTER_TOPIC, settings) == "retention.ms=1; cleanup.policy=(none)"
     of_one = AlterBrokerConfigsRequest(3, {"num.partitions": 2, "log.level": None})
     assert detail_of(Api.ALTER_BROKER_CONFIGS, of_one) == "broker 3: num.partitions=2, log.level=(none)"
+    assert detail_of(Api.ALTER_BROKER_CONFIGS, AlterBrokerConfigsRequest(0, {"a": 1})) == "broker 0: a=1"
     assert detail_of(Api.ALTER_BROKER_CONFIGS, AlterBrokerConfigsRequest(-1, {"a": 1})) == "all brokers: a=1"
 
 

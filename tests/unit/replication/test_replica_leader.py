@@ -238,6 +238,13 @@ def test_a_newer_partition_epoch_voids_a_proposal() -> None:
     assert leader.maximal_isr == {1, 2}
 
 
+@for_each("partition_epoch, in_sync", [(7, {1, 2, 3}), (6, {1, 2})])
+def test_an_earlier_proposal_counts_in_its_partition_epoch_only(partition_epoch: int, in_sync: set[int]) -> None:
+    proposed = ProposeIsr(5, partition_epoch, ((1, 11), (2, 12), (3, 13)))
+    leader = Leader(1, 11, image(replace(ALL_IN_SYNC, isr=(1, 2))), Log(), 0, proposed=proposed)
+    assert leader.maximal_isr == in_sync
+
+
 def test_a_joining_replica_has_all_records_below_the_epoch_start() -> None:
     log = Log(log_end_offset=10, high_watermark=4)
     leader = lead(log, image(replace(ALL_IN_SYNC, isr=(1, 2))))

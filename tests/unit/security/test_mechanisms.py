@@ -25,6 +25,7 @@ from sparklog.security.oauthbearer import OAuthBearerServer, bearer_message
 from sparklog.security.plain import PlainServer, plain_message
 from sparklog.security.principals import user
 from sparklog.security.sasl import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_MECHANISMS, SCRAM_SHA_256, SaslServer
+from sparklog.security.sasl_client import sasl_client
 from sparklog.security.scram import ScramClient, ScramServer, UnknownUsers, make_credential
 from sparklog.security.secrets import Secret
 from tests.support.cases import for_each
@@ -244,3 +245,17 @@ def test_a_recorded_token_opens_no_connection_after_its_end() -> None:
     assert step.principal is None
     with pytest.raises(SaslAuthenticationFailedError):
         exchange.respond(b"\x01", 5_000)
+
+
+@pytest.mark.parametrize("mechanism", SCRAM_MECHANISMS)
+def test_a_message_after_the_brokers_proof_is_refused(mechanism: str) -> None:
+    client, broker = (
+        sasl_client(ClientSecurity(SecurityProtocol.SASL_SSL, mechanism, "alice", PASSWORD)),
+        server(mechanism),
+    )
+    proof = client.answer(broker.respond(client.first(), 0).challenge)
+    assert proof is not None
+    last = broker.respond(proof, 0).challenge
+    assert client.answer(last) is None
+    with pytest.raises(SaslAuthenticationFailedError, match="more messages"):
+        client.answer(last)

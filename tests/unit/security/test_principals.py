@@ -23,6 +23,7 @@ from sparklog.security.principals import (
     check_user_name,
     parse_principal,
     parse_super_users,
+    stored_principal,
     user,
 )
 from sparklog.security.quota_records import quota_record
@@ -55,6 +56,12 @@ def test_parse() -> None:
 def test_no_principal(text: str) -> None:
     with pytest.raises(InvalidConfigError):
         parse_principal(text)
+
+
+@for_each("text", ["", "alice", "user:alice", "User:", "Group:a"])
+def test_a_stored_text_without_a_principal_is_refused(text: str) -> None:
+    with pytest.raises(InvalidConfigError):
+        stored_principal(text)
 
 
 STRANGE_NAMES = (

@@ -78,12 +78,15 @@ def test_foreign_files_and_files_that_were_set_aside(data_dir: Path) -> None:
     (data_dir / "lost+found").mkdir()
     (data_dir / f"old-0.{'0' * 32}-delete").mkdir()
     (data_dir / f"old-0.{'0' * 32}-stray").mkdir()
+    partitions = directory_facts(data_dir, deep=False).partitions
+    shutil.copytree(segments(data_dir)[0].parent, data_dir / f"gone-0.{'0' * 32}-delete")
     (data_dir / "meta.json.tmp").write_bytes(b"")
     partition = segments(data_dir)[0].parent
     (partition / "00000000000000000000.arrow.8.corrupt").write_bytes(b"")
     (data_dir / "clean-shutdown").unlink()
     found = directory_facts(data_dir, deep=False)
     assert found.foreign == ("core.123", "notes-1")
+    assert found.partitions == partitions, "deleted partitions are none"
     assert found.set_aside == (f"old-0.{'0' * 32}-stray", f"{partition.name}/00000000000000000000.arrow.8.corrupt")
     assert not found.stopped_clean
 
