@@ -30,7 +30,6 @@ EXCEPTIONS = {
     "system/test_throttled_neighbours.py::test_others_are_answered_while_one_waits": EXPIRES,
     "system/test_throttled_neighbours.py::test_a_producer_waits_for_its_quota_on_the_connection_that_it_has": "the "
     "quota's pause must be longer",
-    "unit/benchmarks/test_harness.py::TestProcesses": EXPIRES,
     "unit/broker/test_connection.py::test_a_handler_runs_in_a_task_of_its_own": EXPIRES,
     "unit/broker/test_request_counters.py::": NO_CLOCK,
     "unit/client/admin/test_changes.py::test_a_change_that_times_out_names_the_controller_of_a_cluster": EXPIRES,

@@ -28,10 +28,10 @@ from deltalake import DeltaTable
 
 import sparklog
 from sparklog.types import TopicPartition
+from tests.campaigns.torture.lake_campaign import worker_process
 from tests.campaigns.torture.seam_driver import COLUMNS, SeamJob
 from tests.campaigns.torture.spark_process import Driver
 from tests.support.waiting import until
-from tests.system.lake_campaign import worker_process
 
 TOPIC = "rides"
 PARTITIONS = 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.campaigns.torture.broker_steps import ADD_PARTITIONS_STEPS, BROKER_STEPS
 from tests.campaigns.torture.client_steps import CLIENT_STEPS, SINK_STEPS
-from tests.system.lake_campaign import STEPS as LAKE_STEPS
+from tests.campaigns.torture.lake_campaign import STEPS as LAKE_STEPS
 
 BEFORE_MERGE = "lake.before-merge"
 """tests/system/test_lake.py changes the table there."""

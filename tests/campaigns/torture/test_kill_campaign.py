@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparklog.types import TopicPartition
-from tests.system.kill_campaign import TOPICS, Campaign, Ledger, Rows
+from tests.campaigns.torture.kill_campaign import TOPICS, Campaign, Ledger, Rows
 
 
 @pytest.mark.crash

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.campaigns.mutations.__main__ import FOLDERS, breaks
 from tests.campaigns.mutations.breaking import Break, random_breaks
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def misfit(one: Break) -> str:

@@ -1,6 +1,6 @@
 """kill -9 of lake workers and of their broker, again and again, under load; then the table is compared with the log.
 
-    python -m tests.system.lake_campaign [--kills 100] [--seed 1]
+    python -m tests.campaigns.torture.lake_campaign [--kills 100] [--seed 1]
 
 Two workers share a topic of three partitions, with commits ten times a second. Producers write with and without
 transactions meanwhile; every transaction has one row in each partition. A victim is killed at a random moment, a worker

@@ -1,6 +1,6 @@
 """kill -9 of a real broker again and again, under load; after every restart all of its logs are read and compared.
 
-    python tests/system/kill_campaign.py [--kills 200] [--seed 1]        prints a line per ten kills
+    python -m tests.campaigns.torture.kill_campaign [--kills 200] [--seed 1]        prints a line per ten kills
 
 Producers have several requests each in progress (acks=all), to topics that are only kept, shortened by retention, or
 compacted. After a seeded number of acknowledgements the process is killed, sometimes a second time while it starts.

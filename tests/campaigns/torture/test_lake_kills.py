@@ -16,9 +16,9 @@ from deltalake import DeltaTable
 
 import sparklog
 from sparklog.environment.fault_points import VARIABLE
+from tests.campaigns.torture import lake_campaign
+from tests.campaigns.torture.lake_campaign import START_S, STEPS, TOPIC
 from tests.support.ports import free_port
-from tests.system import lake_campaign
-from tests.system.lake_campaign import START_S, STEPS, TOPIC
 
 BROKER_KILLED_EVERY = 5
 """Turns of a campaign of upserts in which the broker is killed instead of the worker."""
