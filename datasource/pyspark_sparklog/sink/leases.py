@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
 import sys
 import threading
 
@@ -23,11 +22,15 @@ log = logging.getLogger("pyspark_sparklog")
 
 
 class LeaseKeepers:
-    """The lease keeper's process, which this process starts at its first batch write and uses for all later ones."""
+    """The lease keeper's process, which this process starts at its first batch write and uses for all later ones.
+
+    The keeper outlives this process. So there is no `Popen`, which would have to wait for its end, but the pipe alone.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._keeper: subprocess.Popen[str] | None = None
+        self._pipe = -1
+        """The descriptor that the keeper reads; -1 without a keeper."""
 
     def keep(self, address: ClusterAddress, transaction: SharedTransaction, wait_ms: int) -> int:
         """Start the transaction's lease, which the keeper renews as long as the driver lives. Returns the lease's
@@ -47,33 +50,40 @@ class LeaseKeepers:
 
     def _announce(self, lease: Lease) -> None:
         """Send a lease to the keeper, which is started if necessary. Raises OSError if that fails."""
-        line = json.dumps(lease) + "\n"
-        if self._keeper is not None and self._keeper.poll() is None:
+        line = f"{json.dumps(lease)}\n".encode()
+        if self._pipe >= 0:
             try:
-                return self._write(line)
-            except OSError:  # it has just ended
-                self._keeper = None
-        self._keeper = self._start()
-        return self._write(line)
+                return _write(self._pipe, line)
+            except BrokenPipeError:  # the keeper has ended
+                os.close(self._pipe)
+                self._pipe = -1
+        self._pipe = _start()
+        return _write(self._pipe, line)
 
-    def _write(self, line: str) -> None:
-        assert self._keeper is not None and self._keeper.stdin is not None
-        self._keeper.stdin.write(line)
-        self._keeper.stdin.flush()
 
-    def _start(self) -> subprocess.Popen[str]:
-        driver = driver_of(os.getpid())
-        if driver is None:
-            raise ProcessLookupError("cannot determine the driver's process")
-        return subprocess.Popen(
-            [sys.executable, "-m", "sparklog.client.transactions.lease_keeper", str(driver.pid)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-            # Spark ends all processes of its daemon's group; this one outlives them until the driver is gone
-            start_new_session=True,
-        )
+def _write(pipe: int, line: bytes) -> None:
+    while line:
+        line = line[os.write(pipe, line) :]
+
+
+def _start() -> int:
+    """Start a keeper. Returns the descriptor that it reads. Raises OSError."""
+    driver = driver_of(os.getpid())
+    if driver is None:
+        raise ProcessLookupError("cannot determine the driver's process")
+    command = [sys.executable, "-m", "sparklog.client.transactions.lease_keeper", str(driver.pid)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    read_end, write_end = os.pipe()
+    try:
+        streams = [(os.POSIX_SPAWN_DUP2, read_end, 0), (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+        # Spark ends all processes of its daemon's group; this one outlives them until the driver is gone
+        os.posix_spawn(command[0], command, environment, file_actions=streams, setsid=True)
+    except BaseException:
+        os.close(write_end)
+        raise
+    finally:
+        os.close(read_end)
+    return write_end
 
 
 lease_keepers = LeaseKeepers()
