@@ -11,17 +11,14 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import sparklog
-from tests.campaigns.checker.analysis import analyse
-from tests.campaigns.torture.campaign import Outcome
+from tests.campaigns.torture.frame import Faults, Outcome, create_topics
 from tests.campaigns.torture.machines import CLIENTS, IDS, ZOOKEEPER, Machines, node_of
 from tests.campaigns.torture.processes import CampaignError
-from tests.campaigns.torture.workforce import TOPICS, Work, Workforce, arm
+from tests.campaigns.torture.workforce import Work, Workforce, arm
 
 WHILE_S = (0.3, 8.0)
 """Up to twice a session, and longer than a follower may lag."""
@@ -54,58 +51,40 @@ class ClusterCampaign:
         self._rng = random.Random(f"cluster/{plan.seed}")
         self._machines = Machines(directory, plan.broker_settings, plan.without)
         self._clients = Workforce(plan.work, plan.seed, self._rng, directory)
-        self._faults: Counter[str] = Counter()
-        self._steps: Counter[str] = Counter()
+        self._faults = Faults(self, plan.faults, self._rng)
         self.tracebacks: list[str] = []
 
     def run(self) -> Outcome:
         """Raises CampaignError, also when nothing goes on any more."""
-        begun = time.monotonic()
         with self._machines.run():
             try:
                 self._begin()
-                while self._faults.total() < self._plan.count:
-                    self._fault()
-                    self._wait_for_progress()
+                done, count = self._faults.done, self._plan.count
+                self._faults.work(self._wait_for_progress, lambda: done.total() >= count)
                 self._clients.finish()
                 self._machines.wait_until_in_sync()
                 self._clients.read_everything()
                 for broker in IDS:
                     self._machines.stop(broker)
             except CampaignError as e:
-                raise CampaignError(f"after {dict(self._faults)}: {e}\n{self._machines.logs()}") from e
+                raise CampaignError(f"after {dict(self._faults.done)}: {e}\n{self._machines.logs()}") from e
             finally:
                 self._clients.kill_all()
         self.tracebacks = self._machines.tracebacks()
-        lives = Counter({"broker": sum(b.lives for b in self._machines.brokers.values())}) + self._clients.lives()
-        verdict = analyse(self._clients.operations())
-        return Outcome(verdict, self._faults, self._steps + self._clients.steps, lives, time.monotonic() - begun)
+        return self._faults.outcome_of(self._clients, {"broker": sum(b.lives for b in self._machines.brokers.values())})
 
     def _begin(self) -> None:
         settings = TOPIC_SETTINGS | ({"flush.mode": "group"} if self._plan.flushed else {})
-        with sparklog.Admin(self._machines.bootstrap_servers) as admin:
-            for topic in TOPICS:
-                partitions = self._plan.work.partitions
-                admin.create_topic(topic, partitions=partitions, replication_factor=len(IDS), configs=settings)
-        self._clients.start(self._machines.bootstrap_servers)
+        servers = self._machines.bootstrap_servers
+        create_topics(servers, self._plan.work.partitions, replication_factor=len(IDS), configs=settings)
+        self._clients.start(servers)
         if {"transactional", "pipeline", "member", "shared"} & self._plan.work.clients.keys():
             self._machines.change_internal_topics({k: v for k, v in settings.items() if k != "retention.ms"})
-        self._wait_for_progress()
 
     def _wait_for_progress(self) -> None:
         self._clients.wait_for_progress(self._machines.look)
 
     # -- faults
-
-    def _fault(self) -> None:
-        kinds = self._plan.faults
-        kind = self._rng.choices(list(kinds), list(kinds.values()))[0]
-        time.sleep(self._rng.random() * 0.05)  # anywhere in what they are doing
-        begun = time.monotonic()
-        done = getattr(self, "_" + kind.replace(" ", "_"))()
-        if done is not False:
-            self._faults[kind] += 1
-        print(f"{time.monotonic_ns()} {kind}: {time.monotonic() - begun:.1f} s", flush=True)
 
     def _for_a_while(self) -> None:
         time.sleep(self._rng.uniform(*WHILE_S))
@@ -183,7 +162,7 @@ class ClusterCampaign:
         while (running := self._machines.brokers[broker].running) and time.monotonic() < deadline:
             time.sleep(0.01)
         if not running:
-            self._steps[step] += 1
+            self._faults.steps[step] += 1
         self._machines.kill(broker)
         self._machines.start(broker)
         return not running

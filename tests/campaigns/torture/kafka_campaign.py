@@ -6,23 +6,17 @@ and leaders. Acknowledged records and transactions hold.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import signal
-import sys
-import tempfile
 import time
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import sparklog
-from sparklog.client.local_cluster import ClusterBroker, LocalCluster, start_cluster
-from tests.campaigns.checker.analysis import analyse
-from tests.campaigns.checker.report import report
-from tests.campaigns.torture.campaign import Outcome, kills_of
+from sparklog.client.local_cluster import ClusterBroker, start_cluster
+from tests.campaigns.torture.frame import Faults, Outcome, create_topics, judged, run_from_command_line
 from tests.campaigns.torture.processes import CampaignError
 from tests.campaigns.torture.transactional_work import SHORT
 from tests.campaigns.torture.workforce import TOPICS, Work, Workforce, wait_until
@@ -74,11 +68,10 @@ class KafkaCampaign:
         self._plan = plan
         self._directory = directory
         self._rng = random.Random(f"kafka/{plan.seed}")
-        self._faults: Counter[str] = Counter()
+        self._faults = Faults(self, plan.faults, self._rng)
 
     def run(self) -> Outcome:
         """Raises CampaignError, also when nothing goes on any more."""
-        begun = time.monotonic()
         with start_cluster(BROKERS, self._directory / "cluster", settings=SETTINGS, kafka=True) as cluster:
             self._cluster = cluster
             told = {"kafka": cluster.kafka_bootstrap_servers}
@@ -90,28 +83,19 @@ class KafkaCampaign:
                 readers=("last", "kafka_last"),
             )
             self._clients = Workforce(work, self._plan.seed, self._rng, self._directory)
+            configs = {"min.insync.replicas": 2, "retention.ms": -1}
+            create_topics(cluster.bootstrap_servers, work.partitions, replication_factor=BROKERS, configs=configs)
             try:
-                self._work(cluster)
+                self._clients.start(cluster.bootstrap_servers)
+                self._faults.work(self._wait_for_progress, lambda: self._faults.kills >= self._plan.kills)
+                self._clients.finish()
+                self._clients.read_everything()
             except CampaignError as e:
                 logs = "\n".join(f"broker {b.broker_id}: {b.log[-4000:]}" for b in cluster.brokers)
-                raise CampaignError(f"after {dict(self._faults)}: {e}\n{logs}") from e
+                raise CampaignError(f"after {dict(self._faults.done)}: {e}\n{logs}") from e
             finally:
                 self._clients.kill_all()
-        verdict = analyse(self._clients.operations())
-        return Outcome(verdict, self._faults, {}, self._clients.lives(), time.monotonic() - begun)
-
-    def _work(self, cluster: LocalCluster) -> None:
-        with sparklog.Admin(cluster.bootstrap_servers) as admin:
-            for topic in TOPICS:
-                configs = {"min.insync.replicas": 2, "retention.ms": -1}
-                admin.create_topic(topic, partitions=self._plan.partitions, replication_factor=BROKERS, configs=configs)
-        self._clients.start(cluster.bootstrap_servers)
-        self._wait_for_progress()
-        while kills_of(self._faults) < self._plan.kills:
-            self._fault()
-            self._wait_for_progress()
-        self._clients.finish()
-        self._clients.read_everything()
+        return self._faults.outcome_of(self._clients)
 
     def _wait_for_progress(self) -> None:
         begun, is_nudged = time.monotonic(), False
@@ -123,20 +107,12 @@ class KafkaCampaign:
             is_nudged = True
             for gateway in [pid for b in self._cluster.brokers if b.running for pid in gateways_of(b.pid)]:
                 os.kill(gateway, signal.SIGKILL)
-            self._faults["nudge"] += 1
+            self._faults.done["nudge"] += 1
             print(f"{time.monotonic_ns()} nudge: no progress for {NUDGE_S:.0f} s", flush=True)
 
         self._clients.wait_for_progress(look)
 
     # -- faults
-
-    def _fault(self) -> None:
-        kind = self._rng.choices(list(self._plan.faults), list(self._plan.faults.values()))[0]
-        time.sleep(self._rng.random() * 0.05)  # anywhere in the clients' work
-        begun = time.monotonic()
-        getattr(self, "_" + kind.replace(" ", "_"))()
-        self._faults[kind] += 1
-        print(f"{time.monotonic_ns()} {kind}: {time.monotonic() - begun:.1f} s", flush=True)
 
     def _kill_gateway(self) -> None:
         os.kill(self._gateway(), signal.SIGKILL)
@@ -213,25 +189,10 @@ def _command(pid: str) -> bytes:
         return b""
 
 
-def judged(plan: KafkaPlan, directory: Path) -> Outcome:
-    """The campaign's outcome. Fails if there are anomalies, or if little was done."""
-    outcome = KafkaCampaign(plan, directory).run()
-    print(f"seed {plan.seed}: {outcome}\n{report(outcome.verdict)}")
-    assert not outcome.verdict.found, report(outcome.verdict)
-    assert outcome.verdict.acknowledged > plan.kills
-    return outcome
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kills", type=int, default=40)
-    parser.add_argument("--directory", type=Path, help="of the cluster and the histories (default: a temporary one)")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="sparklog-campaign-") as temporary:
-        judged(KafkaPlan(given.seed, given.kills), given.directory or Path(temporary))
-    return 0
+def run(directory: Path, kills: int, seed: int) -> Outcome:
+    """Run a campaign and judge it."""
+    return judged(KafkaCampaign(KafkaPlan(seed, kills), directory).run(), seed)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_from_command_line(run, __doc__, kills=40)

@@ -19,10 +19,8 @@ A record is identified by its timestamp in microseconds, which is unique.
 
 from __future__ import annotations
 
-import argparse
 import random
 import signal
-import tempfile
 import threading
 import time
 from collections import Counter, deque
@@ -41,6 +39,7 @@ from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.types import TopicPartition
+from tests.campaigns.torture.frame import run_from_command_line
 from tests.support.raw_client import RawClient
 from tests.system.broker_process import BrokerProcess, create_topic, end_offset, fetch
 
@@ -374,14 +373,12 @@ def end_offset_earliest(client: RawClient, tp: TopicPartition) -> int:
     return end_offset(client, tp.topic, tp.partition, timestamp_ms=-2)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=1)
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kill-campaign-") as directory:
-        Campaign(Path(directory), arguments.seed).run(arguments.kills)
+def run(directory: Path, kills: int, seed: int) -> Campaign:
+    """Run a campaign. Raises AssertionError."""
+    campaign = Campaign(directory, seed)
+    campaign.run(kills)
+    return campaign
 
 
 if __name__ == "__main__":
-    main()
+    run_from_command_line(run, __doc__, kills=200)

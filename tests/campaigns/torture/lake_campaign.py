@@ -10,12 +10,10 @@ of it has a part of a transaction.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -29,6 +27,7 @@ from deltalake import DeltaTable
 import sparklog
 from sparklog.environment.fault_points import VARIABLE
 from sparklog.errors import SparklogError
+from tests.campaigns.torture.frame import run_from_command_line
 from tests.support.ports import free_port
 
 TOPIC = "trips"
@@ -192,15 +191,5 @@ def check(address: str, table: Path, kills: int = 0) -> Outcome:
     return Outcome(rows.num_rows, newest.version() + 1, kills)
 
 
-def main() -> None:
-    """Run a campaign from the command line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="lake-campaign-") as directory:
-        print(run(Path(directory), given.kills, given.seed))
-
-
 if __name__ == "__main__":
-    main()
+    run_from_command_line(run, __doc__, kills=100)

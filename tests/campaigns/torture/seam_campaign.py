@@ -10,10 +10,8 @@ place and in one batch, and all attempts at a batch had the same rows.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -28,6 +26,7 @@ from deltalake import DeltaTable
 
 import sparklog
 from sparklog.types import TopicPartition
+from tests.campaigns.torture.frame import run_from_command_line
 from tests.campaigns.torture.lake_campaign import worker_process
 from tests.campaigns.torture.seam_driver import COLUMNS, SeamJob
 from tests.campaigns.torture.spark_process import Driver
@@ -216,15 +215,5 @@ def check(output: Path, committed: np.ndarray) -> tuple[int, int, int]:
     return len(found), len(batches), sum(len(tries) > 1 for tries in batches.values())
 
 
-def main() -> None:
-    """Run a campaign from the command line."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--kills", type=int, default=50)
-    parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="seam-campaign-") as directory:
-        print(run(Path(directory), given.kills, given.seed))
-
-
 if __name__ == "__main__":
-    main()
+    run_from_command_line(run, __doc__, kills=50)

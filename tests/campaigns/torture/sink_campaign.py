@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -24,8 +25,10 @@ from sparklog.client.producer.partitioner import partition_for_key
 from sparklog.environment import fault_points as faults
 from sparklog.errors import SparklogError
 from tests.campaigns.checker.analysis import Verdict, analyse
-from tests.campaigns.checker.history import UNKNOWN_OFFSET, Kind, Operation, Outcome, Sent, read_history
+from tests.campaigns.checker.history import UNKNOWN_OFFSET, Kind, Operation, Sent, read_history
+from tests.campaigns.checker.history import Outcome as Ended
 from tests.campaigns.torture.client import Assignment, partition_of
+from tests.campaigns.torture.frame import Faults, Outcome, judged
 from tests.campaigns.torture.processes import Broker, CampaignError, Client
 from tests.campaigns.torture.spark_driver import Pipeline
 from tests.campaigns.torture.spark_process import Driver, send_signal
@@ -37,18 +40,9 @@ RECORDS_PER_BATCH = 90
 PROGRESS_S = 180.0
 LOOK_S = 0.02
 STILL_S = (0.05, 3.0)
+MICRO_BATCH_S = 0.6
+"""Usual duration of a micro-batch: a fault comes anywhere in one."""
 COMMIT_STEP, ABORT_STEP = "sink.before-commit", "sink.before-abort"
-KILLS = frozenset(
-    {
-        "kill driver",
-        "kill worker",
-        "kill broker",
-        "zombie worker",
-        "zombie driver",
-        "kill at sink step",
-        "kill at broker step",
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -94,30 +88,25 @@ class Copied:
         return found
 
 
-@dataclass(frozen=True)
-class SinkOutcome:
-    """Actions and results. `steps`: fault points at which a process has really died."""
+class SinkOutcome(NamedTuple):
+    """Actions and results."""
 
+    outcome: Outcome
     copied: Copied
-    verdict: Verdict
-    faults: Mapping[str, int]
-    steps: Mapping[str, int]
-    driver_lives: int
     batches: int
+    """Number of micro-batches."""
     records: int
-    seconds: float
-
-    @property
-    def kills(self) -> int:
-        return sum(n for kind, n in self.faults.items() if kind in KILLS)
 
     def __str__(self) -> str:
-        done = ", ".join(f"{n} x {name}" for name, n in sorted(self.faults.items()))
-        steps = ", ".join(f"{name} {n}" for name, n in sorted(self.steps.items()))
-        return (
-            f"{done}; died at: {steps or '-'}; {self.driver_lives} lives of the driver, {self.batches} batches, "
-            f"{self.records} records, {self.seconds:.0f} s"
-        )
+        return f"{self.outcome}; {self.batches} batches, {self.records} records"
+
+
+def judged_copy(result: SinkOutcome, plan: SinkPlan) -> SinkOutcome:
+    """Return the result. Fails if the output is not the input, or if little was done."""
+    print(result)
+    assert not result.copied.differences(), result.copied.differences()
+    judged(result.outcome, plan.seed, plan.kills)
+    return result
 
 
 class SinkCampaign:
@@ -131,8 +120,7 @@ class SinkCampaign:
         self._rng = random.Random(f"sink/{plan.seed}")
         self._broker = self._new_broker()
         self._checkpoint = directory / "checkpoint"
-        self._faults: Counter[str] = Counter()
-        self._steps: Counter[str] = Counter()
+        self._faults = Faults(self, plan.faults, self._rng, MICRO_BATCH_S)
         self._numbers = itertools.count()
         self._values = itertools.count(1)
         self._marks = itertools.count()
@@ -146,7 +134,6 @@ class SinkCampaign:
 
     def run(self) -> SinkOutcome:
         """Raises CampaignError, also when nothing goes on any more."""
-        begun = time.monotonic()
         self._broker.start()
         servers = self._broker.bootstrap_servers
         pipeline = Pipeline(servers, "in", "out", str(self._checkpoint), RECORDS_PER_BATCH, dict(self._plan.sink))
@@ -162,7 +149,7 @@ class SinkCampaign:
             self._driver.start()
             self._feed()
             self._wait_for_batches(1)
-            while sum(self._faults[kind] for kind in KILLS) < self._plan.kills:
+            while self._faults.kills < self._plan.kills:
                 self._round()
             self._producer.close()
             self._driver.finish()
@@ -180,16 +167,9 @@ class SinkCampaign:
                 observer.kill()
             if self._broker.running:
                 self._broker.kill()
-        return SinkOutcome(
-            copied,
-            verdict,
-            self._faults,
-            self._steps,
-            sum(driver.lives for driver in self._drivers),
-            self._batches(),
-            sum(map(len, copied.given.values())),
-            time.monotonic() - begun,
-        )
+        lives = {"driver": sum(driver.lives for driver in self._drivers), "broker": self._broker.lives}
+        outcome = self._faults.outcome(verdict, lives)
+        return SinkOutcome(outcome, copied, self._batches(), sum(map(len, copied.given.values())))
 
     def _client(self, role: str, until: Mapping[str, int] | None = None) -> Client:
         told = Assignment(
@@ -215,10 +195,7 @@ class SinkCampaign:
     def _round(self) -> None:
         self._feed()
         before = self._batches()
-        kind = self._rng.choices(list(self._plan.faults), list(self._plan.faults.values()))[0]
-        time.sleep(self._rng.random() * 0.6)  # anywhere in a micro-batch, which takes about that
-        getattr(self, "_" + kind.replace(" ", "_"))()
-        self._faults[kind] += 1
+        self._faults.inject_one()
         self._wait_for_batches(before + 2)  # the one that was under way may have been through
 
     def _feed(self) -> None:
@@ -332,14 +309,14 @@ class SinkCampaign:
         step = self._rng.choice(self._plan.sink_steps)
         self._driver.kill()
         mark = self._mark()
-        self._driver.start(self._fault(step, mark))
+        self._driver.start(self._environment_of(step, mark))
         self._wait_for_mark(step, mark)
 
     def _kill_at_broker_step(self) -> None:
         step = self._rng.choice(self._plan.broker_steps)
         self._broker.kill()
         mark = self._mark()
-        self._broker.start(self._fault(step, mark))
+        self._broker.start(self._environment_of(step, mark))
         life = self._broker.lives
         self._wait_for_mark(step, mark)
         self._broker.wait_for_end_of(life)  # it leaves its mark before it dies
@@ -348,7 +325,7 @@ class SinkCampaign:
     def _mark(self) -> str:
         return str(self._directory / f"mark-{next(self._marks)}")
 
-    def _fault(self, step: str, mark: str) -> dict[str, str]:
+    def _environment_of(self, step: str, mark: str) -> dict[str, str]:
         fault = f"{step}:{self._rng.randint(1, 3)}:kill"
         if step == ABORT_STEP:
             fault = f"{COMMIT_STEP}:raise,{step}:kill"  # nothing is aborted but after a failure
@@ -363,7 +340,7 @@ class SinkCampaign:
             if self._batches_left() < 2:
                 self._feed()
             time.sleep(LOOK_S)
-        self._steps[step] += 1
+        self._faults.steps[step] += 1
 
     def _batches_left(self) -> int:
         """About how many micro-batches of input there are."""
@@ -383,7 +360,7 @@ class SinkCampaign:
             found = admin.list_offsets({partition_of(name): "latest" for name in names})
         self._client("last", {str(tp): at.offset for tp, at in found.items()}).wait()
         sent = [
-            Operation(key.decode(), 1, Kind.SEND, Outcome.OK, steps=(_sent(key, values),))
+            Operation(key.decode(), 1, Kind.SEND, Ended.OK, steps=(_sent(key, values),))
             for key, values in copied.given.items()
         ]
         return analyse([*sent, *read_history(self._histories.glob("*.jsonl"))])

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.campaigns.checker.analysis import Anomaly
-from tests.campaigns.torture.campaign import Campaign, Plan
-from tests.campaigns.torture.judged import judged
+from tests.campaigns.torture.campaign import Campaign, Plan, run
 
 pytestmark = pytest.mark.crash
 
@@ -39,13 +38,13 @@ def plain(seed: int, kills: int) -> Plan:
 
 @pytest.mark.nightly
 def test_a_few_kills(tmp_path: Path) -> None:
-    judged(plain(1, 6), tmp_path)
+    run(plain(1, 6), tmp_path)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("seed", range(2))
 def test_many_kills(tmp_path: Path, seed: int) -> None:
-    judged(plain(seed, 100), tmp_path)
+    run(plain(seed, 100), tmp_path)
 
 
 @pytest.mark.nightly

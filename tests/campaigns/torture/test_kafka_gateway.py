@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sparklog.client.local_zookeeper import has_java
-from tests.campaigns.torture.kafka_campaign import KafkaPlan, judged
+from tests.campaigns.torture.kafka_campaign import run
 
 pytestmark = [
     pytest.mark.crash,
@@ -20,10 +20,10 @@ pytestmark = [
 
 @pytest.mark.nightly
 def test_a_few_kills_beneath_kafkas_clients(tmp_path: Path) -> None:
-    judged(KafkaPlan(seed=1, kills=6), tmp_path)
+    run(tmp_path, kills=6, seed=1)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("seed", range(2))
 def test_many_kills_beneath_kafkas_clients(tmp_path: Path, seed: int) -> None:
-    judged(KafkaPlan(seed=seed, kills=60), tmp_path)
+    run(tmp_path, kills=60, seed=seed)

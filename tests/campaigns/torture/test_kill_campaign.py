@@ -8,21 +8,19 @@ import numpy as np
 import pytest
 
 from sparklog.types import TopicPartition
-from tests.campaigns.torture.kill_campaign import TOPICS, Campaign, Ledger, Rows
+from tests.campaigns.torture.kill_campaign import TOPICS, Ledger, Rows, run
 
 
 @pytest.mark.crash
 def test_every_acknowledged_record_survives_a_few_kills(tmp_path: Path) -> None:
-    campaign = Campaign(tmp_path, seed=5)
-    campaign.run(kills=2)
+    campaign = run(tmp_path, kills=2, seed=5)
     assert campaign.batches_acknowledged > 30
 
 
 @pytest.mark.crash
 @pytest.mark.torture
 def test_every_acknowledged_record_survives_two_hundred_kills(tmp_path: Path) -> None:
-    campaign = Campaign(tmp_path, seed=1)
-    campaign.run(kills=200)
+    campaign = run(tmp_path, kills=200, seed=1)
     assert campaign.kills_while_starting > 10
     assert campaign.batches_unanswered > 200
     starts = [ledger.log_start for tp, ledger in campaign.ledgers.items() if tp.topic == "short"]

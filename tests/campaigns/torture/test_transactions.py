@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.campaigns.torture.broker_steps import BROKER_STEPS
-from tests.campaigns.torture.campaign import Plan
+from tests.campaigns.torture.campaign import Plan, run
 from tests.campaigns.torture.client_steps import CLIENT_STEPS
-from tests.campaigns.torture.judged import judged
 from tests.campaigns.torture.transactional_work import SHORT, TRANSACTIONS
 
 pytestmark = pytest.mark.crash
@@ -40,10 +39,10 @@ def with_transactions(seed: int, kills: int) -> Plan:
 
 @pytest.mark.nightly
 def test_a_few_kills_with_transactions_and_groups(tmp_path: Path) -> None:
-    judged(with_transactions(1, 6), tmp_path)
+    run(with_transactions(1, 6), tmp_path)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("seed", range(2))
 def test_many_kills_with_transactions_and_groups(tmp_path: Path, seed: int) -> None:
-    judged(with_transactions(seed, 100), tmp_path)
+    run(with_transactions(seed, 100), tmp_path)
