@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -35,50 +34,6 @@ class Terminal(io.TextIOWrapper):
         return True
 
 
-def test_topics(run: Run, topic: str) -> None:
-    made = run(
-        "topic",
-        "create",
-        topic,
-        "--partitions",
-        3,
-        "--schema",
-        TRIPS,
-        "--key-columns",
-        "zone",
-        "--config",
-        "segment.bytes=65536",
-    )
-    assert f"created typed topic {topic} with 3 partitions" in made.stdout
-    assert topic in run("topic", "list").stdout.splitlines()
-    assert "typed" in run("topic", "list", "--verbose").stdout
-    shown = run("topic", "describe", topic).stdout
-    assert "DECIMAL(8,2)" in shown
-    assert "65536" in shown
-    assert "key         zone" in shown
-    assert "(default)" in shown
-    run("topic", "delete", topic)
-    assert topic not in run("topic", "list").stdout.splitlines()
-
-
-def test_partitions_are_added(run: Run, topic: str) -> None:
-    run("topic", "create", topic)
-    grown = run("topic", "add-partitions", topic, "--partitions", 3)
-    assert grown.stdout == f"topic {topic} now has 3 partitions instead of 1\n"
-    assert "most keys go to another partition" in grown.stderr
-    assert "compacted" not in grown.stderr
-    assert "cannot get 3" in run("topic", "add-partitions", topic, "-p", 3, code=1).stderr.replace("\n", " ")
-    run("topic", "delete", topic)
-    run("topic", "create", topic, "--schema", TRIPS)
-    assert run("topic", "add-partitions", topic, "-p", 2).stderr == ""
-    run("topic", "delete", topic)
-    settings = ("--key-columns", "zone", "--config", "cleanup.policy=compact")
-    run("topic", "create", topic, "--schema", TRIPS, *settings)
-    grown = run("topic", "add-partitions", topic, "-p", 2, "--yes")
-    assert "most keys (zone) go to another partition" in grown.stderr
-    assert "compacted within each partition" in grown.stderr
-
-
 def test_adding_partitions_asks_in_a_terminal(run: Run, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run("topic", "create", topic)
     monkeypatch.setattr(io, "TextIOWrapper", Terminal)
@@ -87,15 +42,6 @@ def test_adding_partitions_asks_in_a_terminal(run: Run, topic: str, monkeypatch:
     assert "partitions  1" in run("topic", "describe", topic).stdout
     run("topic", "add-partitions", topic, "-p", 2, stdin="y\n")
     run("topic", "add-partitions", topic, "-p", 3, "--yes", stdin="")
-
-
-def test_lines_in_and_out(run: Run, topic: str) -> None:
-    run("topic", "create", topic)
-    sent = run("produce", topic, "--key-separator", ":", stdin="alice:hello\nbob:hi: there\n")
-    assert f"2 records to {topic} (1 of 1 partitions)" in sent.stderr
-    records = rows(run("consume", topic))
-    assert [(r["key"], r["value"], r["offset"]) for r in records] == [("alice", "hello", 0), ("bob", "hi: there", 1)]
-    assert "headers" not in records[0]
 
 
 @pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "arrow"])
@@ -126,33 +72,6 @@ def test_files_into_a_typed_topic(run: Run, topic: str, tmp_path: Path, ending: 
     ]
 
 
-def test_json_lines_from_stdin_into_a_typed_topic(run: Run, topic: str) -> None:
-    run("topic", "create", topic, "--schema", "a INT, b STRING")
-    run("produce", topic, stdin='{"a": 1, "b": "x"}\n{"b": "y"}\n')
-    assert rows(run("consume", topic)) == [{"a": 1, "b": "x"}, {"a": None, "b": "y"}]
-
-
-def test_lines_that_do_not_fit(run: Run, topic: str, tmp_path: Path) -> None:
-    run("topic", "create", topic, "--schema", "a INT, b STRING")
-    (tmp_path / "in.csv").write_text("a,b\n1,x\nzwei,y\n3,z\n")
-    failed = run("produce", topic, "in.csv", code=1).stderr
-    assert "in.csv: line 3, column 'a': int32: invalid value 'zwei'" in failed
-    assert "records acknowledged before the failure: 1" in failed
-    assert [r["a"] for r in rows(run("consume", topic))] == [1]
-    left = run("produce", topic, "in.csv", "--on-error", "refused.jsonl").stderr
-    assert "2 records to" in left
-    assert "1 record refused: refused.jsonl has them" in left
-    (refused,) = map(json.loads, (tmp_path / "refused.jsonl").read_text().splitlines())
-    assert refused == {"line": 3, "reason": "column 'a': int32: invalid value 'zwei'", "text": "zwei,y"}
-    assert "1 record refused\n" in run("produce", topic, "--on-error", "skip", stdin='{"a": "x"}\n{"a": 4}\n').stderr
-    assert "use the ending .jsonl" in run("produce", topic, "in.csv", "--on-error", "refused.csv", code=2).stderr
-    pq.write_table(pa.table({"a": [1]}), tmp_path / "x.parquet")
-    run("produce", topic, "x.parquet", "--on-error", "skip", code=2)
-    (tmp_path / "bare.csv").write_text("1,x\n")
-    assert "names no column of the topic" in run("produce", topic, "bare.csv", code=1).stderr
-    assert [r["a"] for r in rows(run("consume", topic))] == [1, 1, 3, 4]
-
-
 def test_lines_that_the_producer_refuses(run: Run, topic: str, tmp_path: Path) -> None:
     settings = ("--key-columns", "k", "-c", "cleanup.policy=compact", "-c", "max.message.bytes=2000")
     run("topic", "create", topic, "--schema", "k STRING, v STRING", *settings)
@@ -171,28 +90,6 @@ def test_lines_that_the_producer_refuses(run: Run, topic: str, tmp_path: Path) -
     assert f"line 3: topic '{topic}' has partitions 0 to 1, the record names 9" in said
     assert "--partition 9" in run("produce", topic, "-p", 9, stdin="a\n", code=2).stderr
     assert [r["value"] for r in rows(run("consume", topic))] == ["a"]
-
-
-def test_where_consume_begins_and_ends(run: Run, topic: str) -> None:
-    run("topic", "create", topic)
-    run("produce", topic, stdin="".join(f"{i}\n" for i in range(10)))
-
-    def values(*arguments: object) -> list[int]:
-        return [int(r["value"]) for r in rows(run("consume", topic, *arguments))]
-
-    assert values() == list(range(10))
-    assert values("--from", "earliest", "--max-records", 3) == [0, 1, 2]
-    assert values("--from", 7) == [7, 8, 9]
-    assert values("--from", -2) == [8, 9]
-    assert values("--from", "latest") == []
-    assert values("--from", "2000-01-01") == list(range(10))
-    assert values("--from", "2100-01-01T00:00Z") == []
-    assert "no record to read" in run("consume", topic, "--from", "2100-01-01T00:00Z").stderr
-    assert values("--partition", 0, "-n", 1) == [0]
-    assert values("--max-records", 0) == []
-    assert "holds offsets 0 to 10" in run("consume", topic, "--from", 11, code=2).stderr
-    assert "partitions 0 to 0" in run("consume", topic, "--partition", 1, code=2).stderr
-    assert "use earliest, latest" in run("consume", topic, "--from", "lastest", code=2).stderr
 
 
 def test_consume_by_time(run: Run, topic: str) -> None:
@@ -228,52 +125,6 @@ def test_consume_by_time(run: Run, topic: str) -> None:
     assert f" {yesterday[0]}\n" in moved
     left = run("delete-records", topic, "--before", "yesterday", "--yes").stdout
     assert f"begins at offset {yesterday[0]}" in left
-
-
-def test_consume_several_topics(run: Run, topic: str) -> None:
-    first, second = f"{topic}-a", f"{topic}-b"
-    run("topic", "create", first)
-    run("topic", "create", second, "--schema", "zone STRING, n INT", "--key-columns", "zone")
-    run("produce", first, "--key-separator", ":", stdin="x:1\ny:2\nx:3\n")
-    run("produce", second, "--format", "jsonl", stdin='{"zone": "x", "n": 1}\n{"zone": "y", "n": 2}\n')
-    printed = run("consume", f"{topic}-*", "--key", "x", "--output-format", r"%t %o %k %s\n").stdout
-    assert sorted(printed.splitlines()) == [f"{first} 0 x 1", f"{first} 2 x 3", f'{second} 0 x {{"zone":"x","n":1}}']
-    both = rows(run("consume", first, second))
-    assert sorted((r.get("topic") or r["_topic"]) for r in both) == [first] * 3 + [second] * 2
-    assert "have different columns" in run("consume", first, second, "--format", "csv", code=2).stderr.replace(
-        "\n", " "
-    )
-    assert "no topic matches" in run("consume", f"{topic}-c*", code=2).stderr
-    run("consume", second, "--key", "y", "--columns", "n", "--output", "y.csv")
-    assert Path("y.csv").read_text() == '"n"\n2\n'
-    run("topic", "create", f"{topic}-c", "--schema", "zone STRING, n INT, more INT")
-    run("produce", f"{topic}-c", "--format", "jsonl", stdin='{"zone": "z", "n": 3}\n')
-    run("consume", second, f"{topic}-c", "--columns", "n,zone", "--output", "both.parquet")
-    stored = pq.read_table("both.parquet")
-    assert sorted(stored.column("n").to_pylist()) == [1, 2, 3]
-    assert stored.schema.names == ["_topic", "_partition", "_offset", "_timestamp", "n", "zone"]
-    assert "give one of them" in run("consume", first, "--output-format", "%s", "--format", "csv", code=2).stderr
-    assert "is unknown" in run("consume", first, "--output-format", "%z", code=2).stderr
-
-
-def test_sql_outside_of_the_prompt(run: Run, topic: str) -> None:
-    run("topic", "create", topic, "--schema", "zone STRING, n INT")
-    run("produce", topic, "--format", "jsonl", stdin='{"zone": "x", "n": 1}\n{"zone": "y", "n": 2}\n')
-    assert f'"{topic}"\n' in run("sql", ".tables").stdout
-    assert topic in run("sql", "SHOW TABLES", "--format", "csv").stdout
-    assert run("sql", "exit").stdout == ""
-    script = f'.schema {topic}\nSELECT n FROM "{topic}" ORDER BY n;\n.quit\nSELECT 3'
-    printed = run("sql", stdin=script).stdout
-    assert "VARCHAR" in printed and printed.split()[-2:] == ["1", "2"]
-    assert run("sql", f".schema {topic}x", code=1).stderr.startswith("UNKNOWN_TOPIC_OR_PARTITION")
-    Path("zones.csv").write_text("zone,name\nx,Harbour\n")
-    query = f"SELECT n, name FROM \"{topic}\" JOIN 'zones.csv' USING (zone)"
-    run("sql", "--allow-files", ".", query, "--output", "joined.arrow")
-    assert pa.ipc.open_file("joined.arrow").read_all().to_pylist() == [{"n": 1, "name": "Harbour"}]
-    run("sql", query, code=1)
-    assert "needs --output" in run("sql", query, "--format", "arrow", code=2).stderr
-    run("sql", "--memory-limit", "64MiB", "--lateness", "10m", "SELECT 1")
-    assert "--memory-limit" in run("sql", "--memory-limit", "much", "SELECT 1", code=2).stderr
 
 
 def test_consume_formats(run: Run, topic: str, tmp_path: Path) -> None:
@@ -401,16 +252,6 @@ def test_consume_follows_on_a_terminal(run: Run, topic: str, broker: LocalBroker
     assert consume.returncode == 0
 
 
-def test_offsets(run: Run, topic: str) -> None:
-    run("topic", "create", topic, "-p", 2)
-    run("produce", topic, "--partition", 1, stdin="a\nb\n")
-    facts = rows(run("offsets", topic, "--format", "json"))
-    assert [(f["partition"], f["log_start"], f["log_end"], f["offsets"]) for f in facts] == [(0, 0, 0, 0), (1, 0, 2, 2)]
-    assert facts[0]["newest_ms"] == -1
-    assert facts[1]["newest_ms"] > 1_700_000_000_000
-    assert "log end" in run("offsets", topic).stdout
-
-
 def test_log_dump_of_a_running_broker(run: Run, topic: str, broker: LocalBroker) -> None:
     run("topic", "create", topic)
     run("produce", topic, "--config", "compression=lz4", stdin="some text\n" * 1000)
@@ -438,37 +279,6 @@ def test_log_dump_of_a_damaged_file(run: Run, topic: str, broker: LocalBroker, t
     assert "BAD" in result.stdout
 
 
-def test_errors_are_one_line_and_a_next_step(run: Run, topic: str, tmp_path: Path) -> None:
-    def error(*arguments: object, **options: Any) -> list[str]:
-        lines: list[str] = run(*arguments, code=1, **options).stderr.splitlines()
-        return lines
-
-    first, second = error("consume", "no-such-topic")
-    assert first.startswith("UNKNOWN_TOPIC_OR_PARTITION: ")
-    assert second.strip().startswith("next: ")
-    run("topic", "create", f"{topic}-trips")
-    assert f"did you mean '{topic}-trips'" in error("consume", f"{topic}-trps")[0]
-    run("topic", "delete", f"{topic}-trips")
-    assert error("topic", "create", "bad/name")[0].startswith("INVALID_TOPIC: ")
-    run("topic", "create", topic, "--schema", "a INT, b STRING")
-    assert error("topic", "create", topic)[0].startswith("TOPIC_ALREADY_EXISTS: ")
-    misspelt = error("topic", "create", "x", "--config", "segment.byte=1")
-    assert "did you mean 'segment.bytes'" in misspelt[0]
-    assert "did you mean 'linger.ms'" in error("produce", topic, "--config", "linger.s=1")[0]
-    assert "unknown consumer setting 'columns'" in error("consume", topic, "--config", "columns=a")[0]
-    assert error("topic", "create", "x", "--schema", "a INTT")[0].startswith(
-        "INVALID_TOPIC: schema: unknown type (did you mean INT?)"
-    )
-    pq.write_table(pa.table({"a": ["text"], "b": ["x"]}), tmp_path / "x.parquet")
-    lines = error("produce", topic, "x.parquet")
-    assert lines[0].endswith("before the failure: 0")
-    assert lines[1].startswith("SCHEMA_MISMATCH: ")
-    assert "'a' is string, the topic has int32" in lines[1]
-    assert "line 1: not readable as JSON" in error("produce", topic, stdin="{")[1]
-    assert error("--timeout", 0.1, "topic", "list", "-b", "127.0.0.1:1")[0].startswith("BROKER_NOT_AVAILABLE: ")
-    assert error("log", "dump", tmp_path)[0].startswith("LOG_CORRUPT: ")
-
-
 def test_a_command_that_waits_for_a_broker_says_so() -> None:
     waiting = [*COMMAND, "--timeout", "3", "topic", "list", "-b", "127.0.0.1:1"]
     ended = subprocess.run(waiting, capture_output=True, text=True, timeout=60)
@@ -478,37 +288,6 @@ def test_a_command_that_waits_for_a_broker_says_so() -> None:
     assert "trying again for up to" in told
     assert failed.startswith("BROKER_NOT_AVAILABLE: no broker at 127.0.0.1:1 ")
     assert "gave up after 3 s" in failed
-
-
-def test_columns_whose_names_have_commas_and_blanks_stand_in_backquotes(run: Run, topic: str) -> None:
-    schema = "`fare, tip` DOUBLE, ` zone` STRING, `a``b` INT"
-    made = run("topic", "create", topic, "--schema", schema, "--key-columns", "` zone`", "-p", 1)
-    assert "created typed topic" in made.stdout
-    run("produce", topic, stdin='{"fare, tip": 1.5, " zone": "x", "a`b": 7}\n')
-    printed = run("consume", topic, "--no-follow", "--columns", "a`b, `fare, tip`")
-    assert rows(printed) == [{"a`b": 7, "fare, tip": 1.5}]
-    assert "no closing backquote" in run("consume", topic, "--columns", "` zone", code=1).stderr.replace("\n", " ")
-
-
-def test_wrong_usage_ends_with_2(run: Run, topic: str) -> None:
-    run("topic", "create", topic, "--schema", "a INT")
-    for arguments in (
-        ("topik",),
-        ("topic", "create"),
-        ("topic", "create", "x", "--partitions", 0),
-        ("topic", "create", "x", "--config", "novalue"),
-        ("topic", "create", "x", "--key-columns", "a"),
-        ("produce", topic, "missing.csv"),
-        ("produce", topic, "file.xyz"),
-        ("consume", topic, "--output-format", "%s", "-o", "x.parquet"),
-        ("produce", topic, "--format", "lines"),
-        ("produce", topic, "--key-separator", ":"),
-        ("consume",),
-        ("log", "dump", "nowhere"),
-        ("config", "brokre"),
-        ("topic", "describe", "\udcff"),  # a byte that is not UTF-8
-    ):
-        assert run(*arguments, code=2).stderr, arguments
 
 
 def test_a_secure_setup_for_an_invalid_host(run: Run, tmp_path: Path) -> None:
@@ -567,16 +346,6 @@ def test_broker_command(tmp_path: Path) -> None:
         out, _ = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "")
     assert (tmp_path / "data" / "clean-shutdown").exists()
-
-
-def test_broker_starts_without_rich_and_compute() -> None:
-    code = (
-        "import sys; from sparklog_broker import main; main.main = lambda a: print("
-        "sorted(m for m in sys.modules if m in ('typer', 'rich', 'pyarrow.compute', 'pandas', 'sparklog.client.producer.producer'))) or 0; "
-        "sys.argv = ['sparklog', 'broker']; from sparklog.cli.main import run; run()"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert (result.returncode, result.stdout.strip()) == (0, "[]"), result.stderr
 
 
 def test_broker_with_a_bad_configuration(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -29,20 +28,6 @@ def committed(admin: Admin, group: str) -> dict[int, int]:
     return {tp.partition: o.offset for tp, o in admin.list_group_offsets(group).items()}
 
 
-def test_list_and_describe(run: Run, read: str) -> None:
-    listed = {cells(line)[0]: cells(line)[1:] for line in run("group", "list").stdout.splitlines() if "│" in line}
-    assert listed[read] == ["Empty", "offsets", "0"]
-    assert read not in run("group", "list", "--state", "stable").stdout
-    table = [cells(line)[:5] for line in run("group", "describe", read).stdout.splitlines() if "│" in line]
-    assert table == [[read, "0", "4", "10", "6"], [read, "1", "10", "10", "0"]]
-    told = json.loads(run("group", "describe", read, "--format", "json").stdout)
-    assert [(p["partition"], p["committed"], p["end"], p["lag"]) for p in told["partitions"]] == [
-        (0, 4, 10, 6),
-        (1, 10, 10, 0),
-    ]
-    assert "GROUP_ID_NOT_FOUND" in run("group", "describe", "nobody", code=1).stderr
-
-
 def test_describe_shows_the_readers(run: Run, broker: LocalBroker, read: str) -> None:
     with Consumer(broker.bootstrap_servers, group_id=read, client_id="tool") as consumer:
         consumer.subscribe([read])
@@ -55,62 +40,6 @@ def test_describe_shows_the_readers(run: Run, broker: LocalBroker, read: str) ->
         refused = run("group", "reset-offsets", read, "--topic", read, "--to-latest", "--execute", code=1)
         assert "NON_EMPTY_GROUP" in refused.stderr
         assert "NON_EMPTY_GROUP" in run("group", "delete", read, "--yes", code=1).stderr
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--topic", "{}", "--to-earliest"], {0: 0, 1: 0}),
-        (["--topic", "{}", "--to-latest"], {0: 10, 1: 10}),
-        (["--topic", "{}:0", "--to-offset", "7"], {0: 7, 1: 10}),
-        (["--topic", "{}:0,1", "--to-offset", "99"], {0: 10, 1: 10}),
-        (["--all-topics", "--shift-by", "-3"], {0: 1, 1: 7}),
-        (["--all-topics", "--shift-by", "-30"], {0: 0, 1: 0}),
-        (["--topic", "{}", "--to-datetime", "2023-11-14T22:13:25Z"], {0: 3, 1: 2}),
-        (["--topic", "{}", "--to-datetime", "2030-01-01"], {0: 10, 1: 10}),
-    ],
-)
-def test_reset_offsets(run: Run, admin: Admin, read: str, options: list[str], expected: dict[int, int]) -> None:
-    command = ["group", "reset-offsets", read, *(o.format(read) for o in options)]
-    dry = run(*command)
-    assert "nothing has changed" in dry.stderr
-    assert committed(admin, read) == {0: 4, 1: 10}
-    run(*command, "--execute")
-    assert committed(admin, read) == expected
-
-
-def test_reset_offsets_needs_clear_arguments(run: Run, read: str) -> None:
-    for wrong in (
-        ["--topic", read],
-        ["--topic", read, "--to-earliest", "--to-latest"],
-        ["--to-earliest"],
-        ["--topic", read, "--all-topics", "--to-earliest"],
-        ["--topic", f"{read}:7", "--to-earliest"],
-        ["--topic", f"{read}:x", "--to-earliest"],
-        ["--topic", read, "--to-datetime", "yesteryear"],
-        ["--topic", read, "--to", "yesteryear"],
-        ["--topic", read, "--to", "-1h", "--to-earliest"],
-    ):
-        run("group", "reset-offsets", read, *wrong, code=2)
-    misspelt, hint = read.replace("reset", "rest"), f"(did you mean {read!r}?)"
-    for arguments in (
-        ["reset-offsets", misspelt, "--all-topics", "--to-earliest"],
-        ["describe", misspelt],
-        ["delete", misspelt, "--yes"],
-    ):
-        assert hint in run("group", *arguments, code=1).stderr.replace("\n", " ")
-    shown = run("group", "reset-offsets", misspelt, "--topic", read, "--to-earliest").stderr
-    assert hint in shown
-    assert "--execute creates it" in shown
-    assert hint not in run("group", "reset-offsets", read, "--topic", read, "--to-earliest").stderr
-
-
-def test_delete(run: Run, admin: Admin, topic: str) -> None:
-    admin.create_topic(topic, 1)
-    admin.alter_group_offsets(topic, {TopicPartition(topic, 0): 0})
-    assert "1 committed offset\n" in run("group", "delete", topic, "--yes").stdout
-    assert committed(admin, topic) == {}
-    assert "GROUP_ID_NOT_FOUND" in run("group", "delete", topic, "--yes", code=1).stderr
 
 
 def test_lag_is_0_when_only_markers_follow(broker: LocalBroker, admin: Admin, topic: str) -> None:

@@ -19,33 +19,12 @@ from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import CreateTopicRequest, CreateTopicResponse, MetadataRequest, MetadataResponse
 from sparklog.security.quotas import Entity
 from sparklog.types import TopicPartition
-from tests.support.cli import Run
 
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[sparklog.LocalBroker]:
     with sparklog.start_local(data_dir=tmp_path / "broker-data") as local:
         yield local
-
-
-def test_quotas_are_set_shown_and_taken_away(run: Run, broker: sparklog.LocalBroker) -> None:
-    assert "no such quotas" in run("quota", "describe").stderr
-    made = run("quota", "alter", "--user", "loader", "--add-config", "producer_byte_rate=1000,request_percentage=50")
-    assert made.stdout == "producer_byte_rate=1000, request_percentage=50\n"
-    run("quota", "alter", "--user-defaults", "--client-id", "spark", "--add-config", "consumer_byte_rate=1e6")
-    shown = run("quota", "describe").stdout
-    assert "loader" in shown
-    assert "(default)" in shown
-    assert "1000000" in shown
-    assert "spark" not in run("quota", "describe", "--user", "loader").stdout
-    left = run("quota", "alter", "--user", "loader", "--delete-config", "producer_byte_rate").stdout
-    assert left == "request_percentage=50\n"
-    run("quota", "alter", "--user", "loader", "--delete-config", "request_percentage")
-    assert set(Admin(broker.bootstrap_servers).describe_client_quotas().quotas) == {Entity("", "spark")}
-    wrong = run("quota", "alter", "--user", "a", "--add-config", "bytes=5", code=1).stderr
-    assert "producer_byte_rate" in wrong.replace("\n", " ")
-    assert "--user" in run("quota", "alter", "--add-config", "producer_byte_rate=5", code=2).stderr
-    assert "not both" in run("quota", "alter", "--user", "a", "--user-defaults", code=2).stderr
 
 
 def test_clients_with_other_client_ids_have_other_quotas(broker: sparklog.LocalBroker) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,8 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from prompt_toolkit.input import PipeInput, create_pipe_input
 from prompt_toolkit.output import DummyOutput
@@ -23,7 +20,7 @@ from sparklog.cli.sql.format import OutputFormat
 from sparklog.cli.sql.run import cancellable
 from sparklog.cli.sql.shell import SqlShell, is_complete, run_shell
 from sparklog.errors import InvalidConfigError, QueryCancelledError
-from tests.support.cli import Run, rows
+from tests.support.cli import Run
 from tests.support.waiting import until
 
 if TYPE_CHECKING:
@@ -39,71 +36,6 @@ def trips(run: Run, topic: str) -> str:
     run("topic", "create", topic, "--schema", SCHEMA)
     run("produce", topic, "--format", "csv", stdin="zone,minutes\nHarbour,12.5\nMuseum,8.0\nAirport,41.0\n")
     return f'"{topic}"'
-
-
-def test_a_table(run: Run, trips: str) -> None:
-    shown = run("sql", f"SELECT zone, minutes AS m FROM {trips} ORDER BY zone LIMIT 2")
-    assert [line.split() for line in shown.stdout.splitlines() if "│" in line] == [
-        ["Airport", "│", "41.0"],
-        ["Harbour", "│", "12.5"],
-    ]
-    assert shown.stderr == ""
-    cut = run("sql", f"SELECT zone FROM {trips}", "--max-rows", 2)
-    assert "the first 2 rows; --max-rows shows more" in cut.stderr
-    assert len(cut.stdout.splitlines()) == 4
-
-
-def test_json_csv_and_stdin(run: Run, trips: str) -> None:
-    query = f"SELECT zone, zone, [minutes] AS list, NULL AS n, '\\xFF'::BLOB AS b FROM {trips} WHERE _offset = 0"
-    assert rows(run("sql", query, "--format", "json")) == [
-        {"zone": "Harbour", "zone_1": "Harbour", "list": [12.5], "n": None, "b": {"base64": "/w=="}}
-    ]
-    assert run("sql", query, "--format", "csv").stdout.splitlines() == [
-        '"zone","zone_1","list","n","b"',
-        '"Harbour","Harbour","[12.5]",,"{""base64"":""/w==""}"',
-    ]
-    script = f"CREATE VIEW v AS FROM {trips};\nSELECT count(*) AS n FROM v;\n"
-    assert rows(run("sql", "--format", "json", stdin=script)) == [{"n": 3}]
-    assert run("sql", "CREATE TABLE t (a INT)").stdout == ""
-
-
-def test_files(run: Run, trips: str, tmp_path: Path) -> None:
-    for ending in ("parquet", "csv", "json"):
-        wrote = run("sql", f"FROM {trips}", "--format", ending, "--output", tmp_path / f"t.{ending}")
-        assert f"wrote 3 rows to {tmp_path / 't'}.{ending}" in wrote.stderr.replace("\n", "")
-    assert pq.read_table(tmp_path / "t.parquet").column("zone").to_pylist() == ["Harbour", "Museum", "Airport"]
-    assert len((tmp_path / "t.csv").read_text().splitlines()) == 4
-    assert json.loads((tmp_path / "t.json").read_text().splitlines()[2])["minutes"] == 41.0
-    run("sql", f"SELECT zone::INT FROM {trips}", "--format", "csv", "--output", tmp_path / "t.csv", code=1)
-    run("sql", f"SELECT zone::INT FROM {trips}", "--format", "csv", "--output", tmp_path / "new.csv", code=1)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["t.csv", "t.json", "t.parquet"]  # nothing half done
-    assert len((tmp_path / "t.csv").read_text().splitlines()) == 4
-
-
-def test_mistakes(run: Run, trips: str, tmp_path: Path) -> None:
-    wrong = run("sql", f"SELECT fare FROM {trips}", code=1)
-    assert "INVALID_QUERY: Binder Error" in wrong.stderr
-    assert "_partition, _offset, _timestamp, zone, minutes" in wrong.stderr
-    assert "UNKNOWN_TOPIC_OR_PARTITION" in run("sql", "FROM nowhere", code=1).stderr
-    no_column = run("sql", f"SELECT offset FROM {trips} LIMIT 1 OFFSET 2", code=1).stderr
-    assert f"is the column _offset. Write:\nSELECT _offset FROM {trips} LIMIT 1 OFFSET 2\n" in no_column
-    (tmp_path / "zones.csv").write_text("zone\na\n")
-    refused = run("sql", f"FROM '{tmp_path}/zones.csv'", code=1).stderr
-    assert "sparklog sql --allow-files ." in refused
-    (tmp_path / "new").mkdir()
-    outside = run("sql", "--allow-files", tmp_path / "new", f"FROM '{tmp_path}/zones.csv'", code=1).stderr
-    assert "sparklog sql --allow-files ." in outside
-    assert "directory is needed before the statement" in " ".join(
-        run("sql", "--allow-files", "FROM 'zones.csv'", code=2).stderr.replace("│", " ").split()
-    )
-    run("sql", "SELECT 1", "--format", "parquet", code=2)
-    assert "contradicts" in run("sql", "SELECT 1", "--format", "json", "-o", tmp_path / "x.parquet", code=2).stderr
-    run("sql", "SELECT 1 AS a, 2 AS b", "-o", tmp_path / "x.tsv")
-    assert (tmp_path / "x.tsv").read_text().splitlines()[1] == "1\t2"
-    run("sql", "SELECT 1 AS a", "-o", tmp_path / "x.arrows")
-    assert pa.ipc.open_stream((tmp_path / "x.arrows").read_bytes()).read_all().to_pylist() == [{"a": 1}]
-    run("sql", "SELECT 1", "--output", "x", code=2)
-    assert "isolation level 'x'" in run("sql", "SELECT 1", "--isolation-level", "x", code=1).stderr
 
 
 START_S = 3.0

@@ -83,13 +83,3 @@ def test_hanging_transactions_are_shown_with_the_command_that_ends_them(
     shown = run("transaction", "find-hanging")
     assert "4711" in shown.stdout
     assert "sparklog transaction abort --topic t --partition 3 --producer-id 4711" in shown.stderr
-
-
-@pytest.mark.parametrize("arguments", [[], ["x", "--topic", "t"], ["--topic", "t", "--partition", "0"]])
-def test_an_abort_needs_a_transaction(run: Run, arguments: list[str]) -> None:
-    assert "give an ID" in run("transaction", "abort", *arguments, code=2).stderr
-
-
-@pytest.mark.parametrize("text", ["10", "m", "-1m", "1y"])
-def test_a_time_has_a_unit(run: Run, text: str) -> None:
-    assert "as in 90s" in run("transaction", "list", f"--running-for={text}", code=2).stderr
