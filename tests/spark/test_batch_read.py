@@ -119,23 +119,6 @@ def test_an_envelope_topic_looks_as_with_sparks_kafka_source(reads: Any, events:
     assert frame.count() == 15
 
 
-def test_headers(reads: Any, events: str) -> None:
-    rows = reads.batch(events, includeHeaders="true").where("partition = 1").orderBy("offset").collect()
-    assert rows[0].value is None
-    assert [(h.key, h.value) for h in rows[0].headers] == [("h", bytearray(b"1")), ("h", None)]
-    assert rows[1].headers is None
-
-
-def offsets(topic: str, zero: int, one: int) -> str:
-    return json.dumps({topic: {"0": zero, "1": one}})
-
-
-def test_starting_and_ending_offsets(reads: Any, events: str) -> None:
-    found = reads.batch(events, startingOffsets=offsets(events, 8, -2), endingOffsets=offsets(events, -1, 2))
-    assert values(found) == ["", "a8", "a9", "b1"]
-    assert reads.batch(events, startingOffsets=offsets(events, 10, 5)).count() == 0
-
-
 def test_timestamps(reads: Any, events: str) -> None:
     by_timestamp = json.dumps({events: {"0": 2500, "1": 500}})
     found = reads.batch(events, startingOffsetsByTimestamp=by_timestamp, endingTimestamp="4000")
@@ -159,17 +142,6 @@ def test_subscribe_pattern_and_several_topics(reads: Any, topic: Any, send: Any,
     send(other, "x")
     assert reads.batch(subscribePattern=f"{events}|pattern-x.*").count() == 16
     assert reads.batch(f"{events},{other}").groupBy("topic").count().count() == 2
-
-
-def test_tasks(reads: Any, events: str) -> None:
-    assert reads.batch(events).rdd.getNumPartitions() == 2
-    assert values(reads.batch(events, maxRecordsPerPartition="4")) == values(reads.batch(events))
-    assert reads.batch(events, maxRecordsPerPartition="4").rdd.getNumPartitions() == 5
-    assert reads.batch(events, minPartitions="6").rdd.getNumPartitions() == 6
-
-
-def test_an_empty_topic(reads: Any, topic: Any) -> None:
-    assert reads.batch(topic(partitions=3)).collect() == []
 
 
 @pytest.fixture
@@ -229,21 +201,6 @@ def test_socket_and_files_give_the_same_rows(
     assert by_file.num_rows == 20_000
     assert by_file.equals(by_socket)
     assert by_file.column("offset").to_pylist() == list(range(10_000)) * 2
-
-
-def test_log_append_time(reads: Any, topic: Any, send: Any) -> None:
-    name = topic("stamped", configs={"message.timestamp.type": "LogAppendTime"})
-    before = dt.datetime.now(UTC).replace(tzinfo=None)
-    send(name, "x", timestamp_ms=1)
-    [row] = reads.batch(name).collect()
-    assert row.timestampType == 1
-    assert row.timestamp.replace(tzinfo=None) >= before.replace(microsecond=before.microsecond // 1000 * 1000)
-
-
-def test_retention_of_requested_records(reads: Any, events: str) -> None:
-    with pytest.raises(Exception, match=rf"start offset 11 is greater than the resolved end offset 10 for {events}-0"):
-        reads.batch(events, startingOffsets=offsets(events, 11, 0)).count()
-    assert reads.batch(events, startingOffsets=offsets(events, 11, 5), failOnDataLoss="false").count() == 0
 
 
 def test_a_frame_read_after_its_topic_was_deleted(reads: Any, topic: Any, send: Any, admin: sparklog.Admin) -> None:

@@ -12,7 +12,18 @@ from typing import Any
 import pytest
 
 import sparklog
+from sparklog.format.ddl import parse_ddl
+from sparklog.format.schema import canonical_schema
+from sparklog.format.spark_json import parse_spark_json
 from tests.support.cases import in_gate
+
+DDL = """
+    a INT, b STRING, c TIMESTAMP, d DECIMAL(10,2), e ARRAY<STRING>, s STRUCT<x: INT, y: ARRAY<DOUBLE>>,
+    m MAP<STRING,INT>, `odd name` bigint NOT NULL COMMENT 'it is', `tick``ed` tinyint, n timestamp_ntz, f float, g double,
+    h smallint, i boolean, j date, k binary, l decimal, o numeric(5), t interval day to second, u: long comment "x",
+    r map<int, struct<deep: map<string, array<array<date>>>>>
+"""
+"""All types that have an Arrow form in Spark."""
 
 
 def test_the_source_loads_without_registration_and_can_be_registered(spark: Any, reads: Any, topic: Any) -> None:
@@ -42,6 +53,17 @@ def test_a_thread_without_an_active_session_can_start_a_write_once_it_has_regist
         with pytest.raises(Exception, match="DATA_SOURCE_NOT_FOUND"):
             other.submit(write).result()
         other.submit(register_and_write).result()
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_schema_is_read_as_by_sparks_own_parser() -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+
+    spark_type = StructType.fromDDL(DDL)
+    canonical = canonical_schema(to_arrow_schema(spark_type, timezone="UTC"))  # type: ignore[arg-type]
+    assert parse_ddl(DDL).equals(canonical)
+    assert parse_spark_json(spark_type.json()).equals(canonical)
 
 
 def test_importing_the_source_imports_no_heavy_module() -> None:

@@ -60,21 +60,6 @@ def test_the_lag_of_a_query_that_is_behind(reads: Any, topic: Any, send: Any, tm
     assert behind == {"minOffsetsBehindLatest": "0", "maxOffsetsBehindLatest": "2", "avgOffsetsBehindLatest": "1.0"}
 
 
-def test_a_recreated_topic_is_noticed_after_a_restart(
-    reads: Any, topic: Any, send: Any, admin: sparklog.Admin, collected: Any, tmp_path: Path
-) -> None:
-    name = topic()
-    send(name, "a", "b")
-    assert collected().run(reads.stream(name, startingOffsets="earliest"), tmp_path).values() == ["a", "b"]
-    send(name, "c")
-    assert collected().run(reads.stream(name), tmp_path).values() == ["c"]
-    admin.delete_topic(name)
-    admin.create_topic(name)
-    send(name, "1", "2", "3", "4", "5")
-    with pytest.raises(Exception, match="the topic was deleted and created again"):
-        collected().run(reads.stream(name), tmp_path)
-
-
 def test_checkpoints_of_earlier_versions(
     reads: Any, topic: Any, send: Any, admin: sparklog.Admin, collected: Any, tmp_path: Path
 ) -> None:

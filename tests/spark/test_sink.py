@@ -10,7 +10,6 @@ import pytest
 from pyspark_sparklog.compatibility import STREAMS_CAN_BE_WRITTEN
 
 import sparklog
-from sparklog.client.producer.partitioner import partition_for_key
 from tests.support.cases import in_gate
 
 
@@ -41,18 +40,6 @@ def test_an_envelope_topic_takes_keys_values_headers_and_partitions(
     assert [r["headers"] for r in rows if r["value"] == b"4"] == [[{"key": "h", "value": b"v"}]]
 
 
-def test_a_topic_column_and_the_option_that_goes_before_it(
-    spark: Any, topic: Any, broker: sparklog.LocalBroker
-) -> None:
-    a, b, c = topic("a"), topic("b"), topic("c")
-    frame = spark.createDataFrame([(a, "1"), (b, "2"), (a, "3")], "topic string, value string").coalesce(1)
-    append(frame, broker)
-    assert [r["value"] for r in stored(broker, a)] == [b"1", b"3"]
-    assert [r["value"] for r in stored(broker, b)] == [b"2"]
-    append(frame, broker, topic=c)
-    assert sorted(r["value"] for r in stored(broker, c)) == [b"1", b"2", b"3"]
-
-
 def test_a_topic_that_was_deleted_and_created_again_is_written(
     spark: Any, admin: sparklog.Admin, topic: Any, broker: sparklog.LocalBroker
 ) -> None:
@@ -62,12 +49,6 @@ def test_a_topic_that_was_deleted_and_created_again_is_written(
     admin.create_topic(name, schema="id BIGINT")
     append(spark.range(10, 12).coalesce(1), broker, topic=name)
     assert [r["id"] for r in stored(broker, name)] == [10, 11]
-
-
-def test_a_null_topic_says_so(spark: Any, topic: Any, broker: sparklog.LocalBroker) -> None:
-    frame = spark.createDataFrame([(topic(), "1"), (None, "2")], "topic string, value string").coalesce(1)
-    with pytest.raises(Exception, match="the data contains a null topic, in 1 of 2 rows"):
-        append(frame, broker)
 
 
 FLIGHTS = pa.schema([("carrier", pa.string()), ("delay", pa.int32()), ("at", pa.timestamp("us", "UTC"))])
@@ -85,23 +66,6 @@ def test_a_typed_topic_takes_columns_by_name(spark: Any, topic: Any, broker: spa
     assert all(r["_timestamp"] == r["at"] for r in rows)
     append(frame.select("carrier"), broker, topic=name)
     assert len([r for r in stored(broker, name) if r["delay"] is None]) == 100
-
-
-def test_rows_of_a_typed_topic_are_where_kafkas_clients_put_their_keys(
-    spark: Any, topic: Any, broker: sparklog.LocalBroker
-) -> None:
-    name = topic(partitions=5, schema=FLIGHTS, key_columns=["delay", "carrier"])
-    append(spark.sql("select id as delay, if(id % 2 = 0, 'UA', 'AA') as carrier from range(40)"), broker, topic=name)
-    for row in stored(broker, name):
-        key = b'{"delay":%d,"carrier":"%s"}' % (row["delay"], row["carrier"].encode())
-        assert row["_partition"] == partition_for_key(key, 5)
-
-
-def test_a_value_that_does_not_fit_fails_the_write(spark: Any, topic: Any, broker: sparklog.LocalBroker) -> None:
-    name = topic(schema=FLIGHTS)
-    with pytest.raises(Exception, match=rf"(?s)'{name}'.*column 'delay' is int64, the topic has int32"):
-        append(spark.sql("select 'x' as carrier, 3000000000 as delay"), broker, topic=name)
-    assert stored(broker, name) == []
 
 
 def test_a_topic_that_does_not_exist_is_created(spark: Any, broker: sparklog.LocalBroker) -> None:
@@ -143,20 +107,6 @@ def test_a_bad_write_is_refused_before_a_row_is_written(
     with pytest.raises(Exception, match=message):
         append(spark.sql(query), broker, **given)
     assert stored(broker, made["envelope"]) == stored(broker, made["typed"]) == []
-
-
-@pytest.mark.skipif(not STREAMS_CAN_BE_WRITTEN, reason="this Spark does not let Python sinks write streams")
-def test_rows_with_and_without_a_key_stay_in_order(
-    spark: Any, reads: Any, topic: Any, broker: sparklog.LocalBroker, tmp_path: Path
-) -> None:
-    source, target = topic(), topic("out")
-    rows = spark.sql("select if(id % 3 = 0, null, 'k') as key, string(id) as value from range(0, 1000, 1, 1)")
-    append(rows, broker, topic=source)
-    query = reads.stream(source, startingOffsets="earliest").select("key", "value").writeStream.format("sparklog")
-    query = query.options(**options(broker, topic=target, checkpointLocation=str(tmp_path))).trigger(availableNow=True)
-    query.start().awaitTermination(90)
-    for name in (source, target):
-        assert [int(r["value"]) for r in stored(broker, name)] == list(range(1000)), name
 
 
 def test_further_columns_may_have_any_type_that_spark_hands_over(
@@ -208,25 +158,6 @@ def test_a_stream_is_written_and_goes_on_after_a_restart(
     send(source, "d", partition=1)
     run()
     assert sorted(r["value"] for r in stored(broker, target)) == [b"A", b"B", b"C", b"D"]
-
-
-def test_output_mode_complete_is_refused(
-    reads: Any, topic: Any, send: Any, broker: sparklog.LocalBroker, tmp_path: Path
-) -> None:
-    name = topic()
-    send(name, "a")
-    query = (
-        reads.stream(name, startingOffsets="earliest")
-        .groupBy("value")
-        .count()
-        .selectExpr("value")
-        .writeStream.format("sparklog")
-        .options(**options(broker, topic=topic(), checkpointLocation=str(tmp_path)))
-        .outputMode("complete")
-        .start()
-    )
-    with pytest.raises(Exception, match=r"complete.* replaces the whole result"):
-        query.awaitTermination(60)
 
 
 def test_messages_of_the_tasks_to_the_driver(
@@ -294,18 +225,6 @@ def test_a_write_in_foreachbatch_that_may_be_repeated_is_warned_of(
     message.place = message.place._replace(batch_id=batch_id)  # as a task sees it
     made.commit([message])
     assert ("written in foreachBatch, of batch 3, without" in caplog.text) is warned
-
-
-def test_further_columns_are_an_error_by_option(spark: Any, topic: Any, broker: sparklog.LocalBroker) -> None:
-    rows = spark.sql("select 'v' value, 1 amount")
-    with pytest.raises(Exception, match="unknown column 'amount'"):
-        append(rows, broker, topic=topic(), **{"sparklog.strict.columns": "true"})
-
-
-def test_columns_of_a_typed_topic_without_regard_to_case(spark: Any, topic: Any, broker: sparklog.LocalBroker) -> None:
-    name = topic(schema=pa.schema([("carrier", pa.string()), ("delay", pa.int32())]))
-    append(spark.sql("select 5 Delay, 'AA' CARRIER"), broker, topic=name)
-    assert [(r["carrier"], r["delay"]) for r in stored(broker, name)] == [("AA", 5)]
 
 
 @pytest.mark.skipif(STREAMS_CAN_BE_WRITTEN, reason="this Spark lets Python sinks write streams")

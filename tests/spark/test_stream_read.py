@@ -56,15 +56,6 @@ def test_checkpoints_go_from_one_file_manager_to_the_other(
         spark.conf.set(CHECKPOINT_FILES, published)
 
 
-def test_max_offsets_per_trigger_makes_batches(reads: Any, topic: Any, send: Any, collected: Any) -> None:
-    name = topic(partitions=2)
-    send(name, *[f"a{i:02}" for i in range(9)])
-    send(name, *[f"b{i:02}" for i in range(3)], partition=1)
-    found = collected().run(reads.stream(name, startingOffsets="earliest", maxOffsetsPerTrigger="4"))
-    assert found.sizes == [4, 4, 4]
-    assert len(set(found.values())) == 12
-
-
 def test_default_trigger_goes_on_and_stops_and_restarts_exactly(
     reads: Any, topic: Any, send: Any, collected: Any, tmp_path: Path
 ) -> None:
@@ -114,15 +105,6 @@ def test_processing_time_trigger_and_progress(reads: Any, topic: Any, send: Any,
     finally:
         query.stop()
     assert sink.values() == ["a", "b"]
-
-
-def test_starting_offsets_json(reads: Any, topic: Any, send: Any, collected: Any) -> None:
-    name = topic(partitions=3)
-    for p in range(3):
-        send(name, *[f"{p}{i}" for i in range(3)], partition=p)
-    start = json.dumps({name: {"0": 1, "1": -2, "2": -1}})
-    found = collected().run(reads.stream(name, startingOffsets=start))
-    assert found.values() == ["01", "02", "10", "11", "12"]
 
 
 def test_a_topic_that_appears_later_is_read_from_its_beginning(
@@ -235,32 +217,6 @@ def test_a_broker_that_stays_away_ends_the_query_with_a_clear_error(spark: Any, 
                 query.awaitTermination(60)
         finally:
             query.stop()
-
-
-def test_a_batch_that_failed_is_run_again_with_the_same_records(
-    reads: Any, topic: Any, send: Any, collected: Any, tmp_path: Path
-) -> None:
-    name = topic(partitions=2)
-    send(name, *[f"a{i}" for i in range(4)])
-    send(name, *[f"b{i}" for i in range(2)], partition=1)
-    attempts: list[tuple[int, list[str]]] = []
-
-    class FailsOnce(collected):  # type: ignore[misc]
-        def __call__(self, frame: Any, batch_id: int) -> None:
-            super().__call__(frame, batch_id)
-            attempts.append((batch_id, sorted(bytes(r.value).decode() for r in self.batches[-1][1])))
-            if [b for b, _ in attempts].count(1) == 1 and batch_id == 1:
-                raise RuntimeError("the sink is not well")
-
-    stream = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "3"}
-    with pytest.raises(Exception, match="the sink is not well"):
-        FailsOnce().run(reads.stream(name, **stream), tmp_path)
-    send(name, "later")
-    FailsOnce().run(reads.stream(name, **stream), tmp_path)
-    assert [b for b, _ in attempts] == [0, 1, 1, 2]
-    assert attempts[1] == attempts[2]
-    kept = dict(attempts)
-    assert sorted(v for values in kept.values() for v in values) == ["a0", "a1", "a2", "a3", "b0", "b1", "later"]
 
 
 def test_the_group_follows_the_checkpoint(
