@@ -5,31 +5,22 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from sparklog.errors import (
     ERRORS,
     CorruptBatchError,
     FencedLeaderEpochError,
     FrameTooLargeError,
-    InvalidConfigError,
-    InvalidPartitionsError,
     InvalidRequestError,
-    InvalidTopicError,
     LocalReadUnavailableError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
-    TooManyConnectionsError,
-    TopicAlreadyExistsError,
     UnknownLeaderEpochError,
-    UnknownSchemaError,
     UnknownTopicOrPartitionError,
     UnsupportedApiError,
     UnsupportedVersionError,
@@ -43,10 +34,6 @@ from sparklog.protocol.messages import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    HandshakeRequest,
-    ListOffsetsPartition,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
     LocateSegmentsRequest,
     LocateSegmentsResponse,
     ProducePartition,
@@ -149,14 +136,6 @@ def test_each_partition_of_a_request_has_its_own_outcome(client: RawClient, topi
     assert (end_offset(client, topic, 0), end_offset(client, topic, 1)) == (5, 5)
 
 
-def test_an_unknown_schema_id_is_refused(client: RawClient, topic: str) -> None:
-    from sparklog.format.batch import encode_batch
-
-    rows = decode_batch(envelope_batch(2, 5), ENVELOPE_SCHEMA)
-    data = bytes(encode_batch(rows, schema_id=9, min_timestamp_ms=0, max_timestamp_ms=0))
-    assert ERRORS[produce(client, [(topic, 0, data)])[0].error_code] is UnknownSchemaError
-
-
 def test_acks_0_is_not_answered_and_an_error_closes(broker: BrokerProcess, topic: str) -> None:
     batch = envelope_batch(5, 50)
     with broker.connect() as client:
@@ -167,26 +146,6 @@ def test_acks_0_is_not_answered_and_an_error_closes(broker: BrokerProcess, topic
         client.send(Api.PRODUCE, ProduceRequest(0, 1000, [ProducePartition("no-such", 0, len(batch))]), batch)
         with pytest.raises(EOFError):
             client.receive(Api.HANDSHAKE, CreateTopicResponse)
-
-
-def test_batches_of_a_producer_that_hangs_up_are_kept(broker: BrokerProcess, client: RawClient, topic: str) -> None:
-    batch = envelope_batch(500, 200)
-    with broker.connect() as other:
-        for _ in range(20):
-            other.send(Api.PRODUCE, ProduceRequest(0, 1000, [ProducePartition(topic, 0, len(batch))]), batch)
-    until(lambda: end_offset(client, topic) == 10_000, "all that was sent before the end")
-
-
-@pytest.mark.parametrize(
-    ("offset", "error"), [(-1, OffsetOutOfRangeError), (6, OffsetOutOfRangeError), (5, None), (0, None)]
-)
-def test_fetch_bounds(client: RawClient, topic: str, offset: int, error: type[Exception] | None) -> None:
-    produce(client, [(topic, 0, envelope_batch(5, 50))])
-    result, data = fetch(client, topic, offset)
-    assert (ERRORS[result.error_code] if result.error_code else None) is error
-    assert bool(data) == (offset == 0)
-    if error:
-        assert "from 0 to 5" in result.message
 
 
 def test_fetch_limits_give_whole_batches_and_at_least_one(client: RawClient, topic: str) -> None:
@@ -282,38 +241,6 @@ def test_metadata(client: RawClient, broker: BrokerProcess) -> None:
     assert name in [t.name for t in everything.topics]
 
 
-@pytest.mark.parametrize(
-    ("request_", "error"),
-    [
-        (CreateTopicRequest("../evil"), InvalidTopicError),
-        (CreateTopicRequest("x", 0), InvalidPartitionsError),
-        (CreateTopicRequest("x", 1, b"no schema"), InvalidTopicError),
-        (CreateTopicRequest("x", 1, None, [], None, {"segment.byte": 1}), InvalidConfigError),
-        (CreateTopicRequest("x", 1, pa.schema([("a", pa.uint64())]).serialize().to_pybytes()), InvalidTopicError),
-    ],
-)
-def test_topics_that_cannot_be(client: RawClient, request_: CreateTopicRequest, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        client.request(Api.CREATE_TOPIC, request_, CreateTopicResponse)
-    assert handshake(client).apis, "the connection goes on"
-
-
-def test_a_topic_exists_once(client: RawClient, topic: str) -> None:
-    with pytest.raises(TopicAlreadyExistsError):
-        create_topic(client, topic)
-
-
-def test_offsets_by_time(client: RawClient, topic: str) -> None:
-    produce(client, [(topic, 0, envelope_batch(4, 3))])
-    times = [-2, -1, -3, 0, 1_700_000_000_000, 4_000_000_000_000]
-    request = ListOffsetsRequest(
-        [ListOffsetsPartition(topic, 0, t) for t in times] + [ListOffsetsPartition("no", 0, -1)]
-    )
-    results = client.request(Api.LIST_OFFSETS, request, ListOffsetsResponse).results
-    assert [r.offset for r in results] == [0, 4, 0, 0, 0, -1, -1]
-    assert [r.error_code for r in results] == [0] * 6 + [UnknownTopicOrPartitionError.code]
-
-
 def test_located_files_hold_the_fetched_records(client: RawClient, topic: str, broker: BrokerProcess) -> None:
     produce(client, [(topic, 0, envelope_batch(4, 3) * 3)])
     answer = client.request(Api.LOCATE_SEGMENTS, LocateSegmentsRequest(topic, 0, 4, 1000), LocateSegmentsResponse)
@@ -333,32 +260,6 @@ def test_files_are_not_offered_when_switched_off(tmp_path: Path) -> None:
         with pytest.raises(LocalReadUnavailableError):
             client.request(Api.LOCATE_SEGMENTS, LocateSegmentsRequest("t", 0, 0, 0), LocateSegmentsResponse)
     assert broker.stop() == 0
-
-
-def test_many_connections_at_once(broker: BrokerProcess, client: RawClient) -> None:
-    name = f"t{next(_names)}"
-    create_topic(client, name, 4)
-    batch = envelope_batch(10, 10)
-    failures: list[BaseException] = []
-
-    def work(partition: int) -> None:
-        try:
-            with broker.connect() as own:
-                for _ in range(50):
-                    assert produce(own, [(name, partition, batch)])[0].error_code == 0
-        except BaseException as e:  # noqa: BLE001 - told by the main thread
-            failures.append(e)
-
-    threads = [threading.Thread(target=work, args=(i % 4,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-    assert [end_offset(client, name, p) for p in range(4)] == [1000] * 4
-    for partition in range(4):
-        data = fetch(client, name, 0, partition=partition, max_bytes=10 * MIB)[1]
-        assert [h.base_offset for _, h in iterate_batches(data)] == list(range(0, 1000, 10))
 
 
 # -- bad peers
@@ -402,97 +303,3 @@ def test_a_handshake_in_a_newer_version_is_answered_with_the_versions(broker: Br
         assert prefix.error_code == UnsupportedVersionError.code
         assert (body.version_min, body.version_max) == (0, 0)
         assert handshake(raw).apis, "it may be tried again in another version"
-
-
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    st.one_of(
-        st.binary(max_size=300),
-        st.tuples(st.integers(0, 9), st.integers(0, 2), st.binary(max_size=100), st.binary(max_size=100)).map(
-            lambda r: encode_request(r[0], r[1], 1, r[2], len(r[3])) + r[3]
-        ),
-    )
-)
-def test_random_bytes_hurt_no_other_client(broker: BrokerProcess, client: RawClient, data: bytes) -> None:
-    with broker.socket() as sock:
-        sock.sendall(data)
-        sock.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(ConnectionError):
-            while sock.recv(65_536):
-                pass
-    assert handshake(client).apis
-    assert broker.process.poll() is None
-
-
-@pytest.mark.parametrize("sent", [3, PREFIX_BYTES, PREFIX_BYTES + 2])
-def test_a_client_that_stalls_in_a_frame_is_disconnected(broker: BrokerProcess, client: RawClient, sent: int) -> None:
-    with broker.socket() as sock:
-        sock.sendall(encode_request(Api.HANDSHAKE, 0, 1, encode(HandshakeRequest("x" * 50, "")))[:sent])
-        assert sock.recv(1) == b"", "closed by the broker"
-    assert handshake(client).apis
-
-
-def test_announced_bytes_take_no_memory(broker: BrokerProcess, client: RawClient) -> None:
-    before = broker.rss_bytes()
-    with contextlib.ExitStack() as stack:
-        for _ in range(10):
-            sock = stack.enter_context(broker.socket())
-            sock.sendall(encode_request(Api.PRODUCE, 0, 1, b"", 90 * MIB) + b"x")
-        for _ in range(20):
-            handshake(client)
-            assert broker.rss_bytes() - before < 40 * MIB
-    assert handshake(client).apis
-
-
-def test_one_connection_too_many(broker: BrokerProcess) -> None:
-    with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(broker.connect()) for _ in range(MAX_CONNECTIONS)]
-
-        def refused() -> bool:
-            with broker.connect() as one_more:
-                try:
-                    handshake(one_more)
-                except TooManyConnectionsError as e:
-                    assert "max.connections" in str(e)
-                    return True
-            return False
-
-        until(refused, "the limit is reached (connections of earlier tests may still be closing)")
-        handshake(clients[0])
-
-    def accepted() -> bool:
-        with broker.connect() as again:
-            try:
-                handshake(again)
-            except TooManyConnectionsError:
-                return False
-        return True
-
-    until(accepted, "there is room again")
-
-
-def test_a_reader_that_reads_no_bytes_does_not_delay_others(
-    broker: BrokerProcess, client: RawClient, topic: str
-) -> None:
-    for _ in range(60):
-        produce(client, [(topic, 0, envelope_batch(1000, 150))])
-    with broker.socket() as sock:
-        request = FetchRequest(0, 1, 50 * MIB, 0, [FetchPartition(topic, 0, 0, 50 * MIB)])
-        sock.sendall(encode_request(Api.FETCH, 0, 1, encode(request)))
-        assert sock.recv(PREFIX_BYTES, socket.MSG_WAITALL)
-        for _ in range(20):
-            assert handshake(client).apis
-        assert len(fetch(client, topic, 0)[1])
-
-
-def test_a_peer_that_hangs_up_frees_its_waiting_fetch(broker: BrokerProcess, client: RawClient, topic: str) -> None:
-    clients = [RawClient(broker.host, broker.port) for _ in range(10)]
-    for waiting in clients:
-        handshake(waiting)  # it is connected
-        request = FetchRequest(60_000, 1, MIB, 0, [FetchPartition(topic, 0, 0, MIB)])
-        waiting.sock.sendall(encode_request(Api.FETCH, 0, 1, encode(request)))
-    handshake(client)
-    connected = broker.open_files()
-    for waiting in clients:
-        waiting.close()
-    until(lambda: broker.open_files() <= connected - 10, "all are gone, long before their 60 s are over")

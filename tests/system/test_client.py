@@ -6,12 +6,9 @@ import datetime as dt
 import threading
 from collections.abc import Callable
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -92,19 +89,6 @@ def test_typed_topics_round_trip_every_type(broker: LocalBroker, admin: Admin, t
         assert read.sort_by("id").to_pylist() == sent.cast(described.schema).to_pylist()
         some = sparklog.read_table(broker.bootstrap_servers, topic, columns=["text", "id"], local=local)
         assert some.column_names == ["text", "id"] and some.num_rows == 100
-
-
-@pytest.mark.parametrize(
-    "make", [pa.table, pd.DataFrame, pl.DataFrame, dict], ids=["arrow", "pandas", "polars", "dict"]
-)
-def test_every_library_ends_in_the_same_rows(
-    broker: LocalBroker, admin: Admin, topic: str, make: Callable[..., Any]
-) -> None:
-    admin.create_topic(topic, schema=pa.schema([("n", pa.int32()), ("s", pa.string()), ("x", pa.float64())]))
-    with Producer(broker.bootstrap_servers) as producer:
-        producer.send_batch(topic, make({"n": [1, 2], "s": ["a", None], "x": [0.5, 1.5]})).result(30)
-    expected = [{"n": 1, "s": "a", "x": 0.5}, {"n": 2, "s": None, "x": 1.5}]
-    assert sparklog.read_table(broker.bootstrap_servers, topic).to_pylist() == expected
 
 
 def test_envelope_records_arrive_as_sent(broker: LocalBroker, admin: Admin, topic: str) -> None:
@@ -236,34 +220,6 @@ def ends(tps: list[TopicPartition]) -> dict[TopicPartition, str]:
     return dict.fromkeys(tps, "latest")
 
 
-def test_a_group_that_is_behind_reads_files(broker: LocalBroker, admin: Admin, topic: str) -> None:
-    admin.create_topic(topic, partitions=2)
-    with Producer(broker.bootstrap_servers, batch_size_bytes=3000) as producer:
-        for _ in range(20):
-            producer.send_batch(topic, {"value": [bytes(50)] * 100})
-    count = 0
-    for enough in (1000, 2000):  # the second one goes on where the first has committed
-        settings: dict[str, Any] = {"group_id": topic, "max_partition_fetch_bytes": 4096, "max_poll_records": 100}
-        with Consumer(broker.bootstrap_servers, **settings) as consumer:
-            consumer.subscribe([topic])
-            while count < enough:
-                more = consumer.poll(10_000)
-                assert more
-                count += len(more)
-    with Consumer(broker.bootstrap_servers, group_id=topic) as consumer:
-        committed = consumer.committed([TopicPartition(topic, p) for p in range(2)])
-    assert count == sum(c.offset for c in committed.values() if c is not None) == 2000
-
-
-def test_log_append_time(broker: LocalBroker, admin: Admin, topic: str) -> None:
-    admin.create_topic(topic, configs={"message.timestamp.type": "LogAppendTime"})
-    with Producer(broker.bootstrap_servers) as producer:
-        metadata = producer.send(topic, b"x", timestamp_ms=5).result(30)
-    assert metadata.timestamp_ms > 1_600_000_000_000
-    table = sparklog.read_table(broker.bootstrap_servers, topic, include_metadata=True)
-    assert table.column("_timestamp").cast(pa.int64())[0].as_py() == metadata.timestamp_ms * 1000
-
-
 def test_offsets_by_time(broker: LocalBroker, admin: Admin, topic: str) -> None:
     admin.create_topic(topic)
     tp = TopicPartition(topic, 0)
@@ -337,34 +293,6 @@ def test_many_producers_and_threads_lose_and_reorder_no_record(broker: LocalBrok
     assert len(pairs) == 2000
     for n in range(4):
         assert [i for thread, i in pairs if thread == n] == list(range(500))
-
-
-@pytest.mark.crash
-def test_a_broker_that_is_killed_and_restarted_loses_no_acknowledged_record(tmp_path: Path) -> None:
-    first = sparklog.start_local(tmp_path / "data")
-    address = first.bootstrap_servers
-    sparklog.Admin(address).create_topic("t")
-    tp = TopicPartition("t", 0)
-    with Producer(address, retry_backoff_ms=10, batch_size_bytes=2000) as producer, Consumer(address) as consumer:
-        consumer.assign([tp])
-        for i in range(100):
-            producer.send("t", b"%d" % i)
-        producer.flush()
-        seen = 0
-        while seen < 100:
-            seen += len(consumer.poll(10_000))
-        first.kill()
-        for i in range(100, 200):
-            producer.send("t", b"%d" % i)
-        assert consumer.poll(50) == []
-        with sparklog.start_local(tmp_path / "data", listen=address):
-            producer.flush()
-            values: list[int] = []
-            while len(values) < 100:
-                values += [int(r.value) for r in consumer.poll(10_000)]
-            assert values == list(range(100, 200))
-            read = sparklog.read_table(address, "t").column("value").to_pylist()
-            assert [int(v) for v in read] == list(range(200))
 
 
 def test_a_broker_that_is_alone_keeps_one_replica(broker: LocalBroker) -> None:

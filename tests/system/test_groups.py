@@ -109,29 +109,6 @@ def test_a_killed_members_partitions_move_and_all_records_are_read(
     assert fast_admin.describe_group(topic).state == "Empty"
 
 
-@pytest.mark.crash
-def test_a_zombie_that_wakes_up_cannot_commit(local: LocalBroker, fast_admin: Admin, topic: str, start: Start) -> None:
-    fast_admin.create_topic(topic, 2)
-    zombie = start()
-    until(lambda: zombie.has == {0, 1}, "it has all")
-    send(local, topic, 20, 2)
-    until(lambda: len(zombie.records("committed")) == 20, "it has read all")
-    zombie.process.send_signal(signal.SIGSTOP)
-    heir = start()
-    until(lambda: heir.has == {0, 1}, "the partitions have moved")
-    send(local, topic, 20, 2)
-    until(lambda: len(heir.records("committed")) == 20, "the heir has read the rest")
-    heir.process.send_signal(signal.SIGSTOP)  # so that it commits nothing that could hide the zombie's commit
-    zombie.process.send_signal(signal.SIGCONT)
-    until(lambda: any(e["what"] in ("lost", "refused") for e in zombie.said), "the zombie is told")
-    heir.process.send_signal(signal.SIGCONT)
-    until(lambda: len(zombie.has) == len(heir.has) == 1, "it is an ordinary member again")
-    offsets = fast_admin.list_group_offsets(topic)
-    assert {tp.partition: o.offset for tp, o in offsets.items()} == {0: 20, 1: 20}
-    late = [r for r in zombie.records("committed") if r[1] >= 10]
-    assert not set(late) & set(heir.records("committed")), "a record is committed by one of them only"
-
-
 def test_commits_of_a_frozen_consumer_are_refused(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
     """As above, with the commit certainly in progress: the zombie's heartbeats are frozen."""
     fast_admin.create_topic(topic, 1)
@@ -186,30 +163,6 @@ def test_auto_commit_never_covers_records_that_poll_has_not_returned(
     with consumer(local, topic) as later:
         later.assign([tp])
         assert later.position(tp) == len(read), "a consumer by hand begins there, too"
-
-
-def test_a_block_that_an_exception_leaves_has_the_records_read_again(
-    local: LocalBroker, fast_admin: Admin, topic: str
-) -> None:
-    fast_admin.create_topic(topic, 1)
-    with Producer(local.bootstrap_servers) as producer:
-        producer.send_batch(topic, {"value": [b"%d" % i for i in range(10)]}).result(30)
-    settings: dict[str, Any] = {"group_id": topic, "auto_offset_reset": "earliest", "max_poll_records": 4}
-    read: list[int] = []
-    for raised in (ValueError, KeyboardInterrupt):
-        with pytest.raises(raised), Consumer(local.bootstrap_servers, **settings) as consumer:
-            consumer.subscribe(topic)
-            while not (records := consumer.poll(10_000)):
-                pass
-            read.append(records[0].offset)
-            raise raised
-    assert read == [0, 0]
-    assert fast_admin.list_group_offsets(topic) == {}
-    with Consumer(local.bootstrap_servers, **settings) as consumer:
-        consumer.subscribe(topic)
-        while not (records := consumer.poll(10_000)):
-            pass
-    assert fast_admin.list_group_offsets(topic)[TopicPartition(topic, 0)].offset == 4
 
 
 def test_cooperation_callbacks_and_commit_before_letting_go(local: LocalBroker, fast_admin: Admin, topic: str) -> None:
@@ -481,38 +434,6 @@ def test_a_new_owner_waits_for_the_transaction_of_the_old_one(
             producer.send_offsets_to_transaction({tp: 3}, member)
         producer.abort_transaction()
         second.close()
-
-
-@pytest.mark.crash
-def test_offsets_of_a_transaction_survive_a_killed_broker(tmp_path: Path, topic: str) -> None:
-    broker = sparklog.start_local(data_dir=tmp_path / "data", settings=FAST)
-    tps = [TopicPartition(topic, p) for p in range(2)]
-    try:
-        servers = broker.bootstrap_servers
-        with Admin(servers) as admin:
-            admin.create_topic(topic, 2)
-        committing = Producer(servers, transactional_id="commits")
-        aborting = Producer(servers, transactional_id="aborts")
-        for producer, tp in ((committing, tps[0]), (aborting, tps[1])):
-            producer.init_transactions()
-            producer.begin_transaction()
-            producer.send_offsets_to_transaction({tp: 7}, "g")
-        broker.kill()
-        broker = sparklog.start_local(data_dir=tmp_path / "data", settings=FAST, listen=servers)
-        with Admin(servers) as admin:
-            assert admin.list_group_offsets("g") == {}, "not yet"
-            committing.commit_transaction()
-            aborting.abort_transaction()
-            assert admin.list_group_offsets("g") == {tps[0]: OffsetAndMetadata(7)}
-            broker.kill()
-            broker = sparklog.start_local(data_dir=tmp_path / "data", settings=FAST, listen=servers)
-            assert admin.list_group_offsets("g") == {tps[0]: OffsetAndMetadata(7)}, "the markers are in the log"
-        for client in (committing, aborting):
-            client.close()
-            client._cluster.close()  # forgotten with the killed broker
-        admin._shared.close()
-    finally:
-        broker.stop()
 
 
 @pytest.mark.crash

@@ -89,16 +89,6 @@ def test_partitions_are_spread_and_located(disks: Disks) -> None:
     assert broker.stop() == 0
 
 
-def test_clients_read_every_directory(disks: Disks) -> None:
-    import sparklog
-
-    broker = disks.start()
-    with broker.connect() as client:
-        disks.fill(client)
-    assert sparklog.read_table(broker.address, "t").num_rows == 40
-    assert broker.stop() == 0
-
-
 def test_a_directory_that_is_removed_and_then_the_last_one(disks: Disks) -> None:
     broker = disks.start()
     with broker.connect() as client:
@@ -115,53 +105,6 @@ def test_a_directory_that_is_removed_and_then_the_last_one(disks: Disks) -> None
     assert str(disks.a) in last
     assert "Traceback" not in broker.stderr
     assert not disks.b.exists(), "it is not made again"
-
-
-def mounted(directory: Path, *options: str) -> None:
-    directory.mkdir(exist_ok=True)
-    command = ["mount", "-t", "tmpfs", "-o", ",".join(("size=4m", *options)), "tmpfs", str(directory)]
-    if shutil.which("mount") is None or subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("mounting a tmpfs is not permitted here")
-
-
-@pytest.fixture
-def b_mounted(disks: Disks) -> Iterator[Path]:
-    """Directory b is a file system of its own."""
-    mounted(disks.b)
-    yield disks.b
-    if disks.broker is not None:
-        disks.broker.stop(signal.SIGKILL)
-    subprocess.run(["umount", "-l", str(disks.b)], check=True)
-
-
-def test_a_disk_that_is_unmounted(disks: Disks, b_mounted: Path) -> None:
-    broker = disks.start()
-    with broker.connect() as client:
-        disks.fill(client)
-        subprocess.run(["umount", "-l", str(b_mounted)], check=True)
-        check_only_b_is_offline(client)
-    assert broker.stop() == 1
-    assert list(b_mounted.iterdir()) == [], "nothing is written into the mount point"
-    mounted(b_mounted)
-
-
-def test_a_disk_that_is_read_only_at_the_start(disks: Disks, b_mounted: Path) -> None:
-    broker = disks.start()
-    with broker.connect() as client:
-        disks.fill(client)
-    assert broker.stop() == 0
-    subprocess.run(["mount", "-o", "remount,ro", str(b_mounted)], check=True)
-    broker = disks.start()
-    with broker.connect() as client:
-        check_only_b_is_offline(client)
-    assert broker.stop() == 1
-    assert f"log directory {b_mounted} has failed" in broker.stderr
-    subprocess.run(["mount", "-o", "remount,rw", str(b_mounted)], check=True)
-    broker = disks.start()
-    with broker.connect() as client:
-        assert error_codes(client) == [0] * 4
-        assert [len(fetch(client, "t", 0, partition=p)[1]) for p in range(4)] == [2 * len(BATCH), len(BATCH)] * 2
-    assert broker.stop() == 0
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")

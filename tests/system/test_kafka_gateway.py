@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import socket
@@ -11,7 +10,6 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +24,6 @@ from kafka import KafkaConsumer, KafkaProducer
 
 import sparklog
 from sparklog.client.local import LocalBroker
-from sparklog.format.json_values import base64_text, json_values
 from tests.support.waiting import PATIENCE_S, until
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -309,63 +306,6 @@ def test_typed_topics_speak_json(
             assert said in raw.produce_error(topic, bad)
 
 
-def test_every_stored_value_reaches_kafkas_clients_and_comes_back(
-    settings: dict[str, Any], native: sparklog.Admin, kafka: LocalBroker, topic: str
-) -> None:
-    far_us, least, most = 253_402_300_800_000_000, -(2**63), 2**63 - 1
-    rows = pa.table(
-        {
-            "n": pa.array([0, 1, 2]),
-            'na"me\\\n': pa.array(["\x00\u2028", "", None]),
-            "at": pa.array([least, most, far_us]).cast(pa.timestamp("us", "UTC")),
-            "local": pa.array([least, most, far_us]).cast(pa.timestamp("us")),
-            "day": pa.array([-(2**31), 2**31 - 1, 2_932_897], pa.int32()).cast(pa.date32()),
-            "span": pa.array([least, most, 0]).view(pa.duration("us")),
-            "g": pa.array([float("nan"), float("-inf"), -0.0]),
-            "b": pa.array([b"\xff", b"", None]),
-            "p": pa.array([Decimal("9" * 38), Decimal("-" + "9" * 38), None]),
-            "m": pa.array([[], [("a", None)], None], pa.map_(pa.string(), pa.int64())),
-            "mi": pa.array([[], [(-1, float("inf"))], None], pa.map_(pa.int32(), pa.float32())),
-        }
-    )
-    native.create_topic(topic, schema=rows.schema)
-    with sparklog.Producer(kafka.bootstrap_servers) as producer:
-        producer.send_batch(topic, rows, partition=0)
-    consumer = consumer_of(settings, topic, topic)
-    values: list[Any] = [m.value() for m in read(consumer, 3)]
-    consumer.close()
-    first, _, last = map(json.loads, values)
-    assert (first["at"], last["at"], last["day"]) == (
-        "-290308-12-21T19:59:05.224192Z",
-        "+10000-01-01T00:00:00Z",
-        "+10000-01-01",
-    )
-    assert (first["g"], first["m"], first["mi"], first["b"]) == ("NaN", {}, {}, "/w==")
-    sent(Producer(settings), topic, [{"value": value} for value in values])
-    table = sparklog.read_table(kafka.bootstrap_servers, topic).sort_by("n")
-    for name in rows.column_names:
-        column = table.column(name).combine_chunks()
-        both = json_values(column, base64_text)
-        assert both[::2] == both[1::2] == json_values(rows.column(name).combine_chunks(), base64_text), name
-
-
-def test_records_without_a_key_are_refused_by_a_compacted_topic(settings: dict[str, Any], topic: str) -> None:
-    admin = AdminClient(settings)
-    admin.create_topics([NewTopic(topic, 1, 1, config={"cleanup.policy": "compact"})])[topic].result(PATIENCE_S)
-    outcomes: dict[int, int] = {}
-
-    def note(i: int) -> Callable[[Any, Any], None]:
-        return lambda error, _: outcomes.update({i: error.code()})
-
-    producer = Producer({**settings, "linger.ms": 500})
-    for i in range(6):
-        producer.produce(topic, b"v", None if i in (1, 4) else b"k", on_delivery=note(i))
-    producer.flush(PATIENCE_S)
-    bad, other = KafkaError.INVALID_RECORD, KafkaError._INVALID_DIFFERENT_RECORD
-    assert outcomes == {0: other, 1: bad, 2: other, 3: other, 4: bad, 5: other}
-    sent(producer, topic, [{"key": b"k", "value": b"v"}])
-
-
 def test_topics_and_their_settings_are_administered(settings: dict[str, Any], topic: str) -> None:
     admin = AdminClient(settings)
     admin.create_topics([NewTopic(topic, 2, 1, config={"retention.ms": "60000"})])[topic].result(PATIENCE_S)
@@ -447,18 +387,6 @@ def test_aiokafka_produces_and_consumes(kafka: LocalBroker, topic: str) -> None:
         return found
 
     assert asyncio.run(asyncio.wait_for(go(), PATIENCE_S)) == [b"v%d" % i for i in range(50)]
-
-
-def test_a_killed_gateway_comes_back_on_its_port(kafka: LocalBroker, settings: dict[str, Any], topic: str) -> None:
-    producer = Producer({**settings, "enable.idempotence": True, "log_level": 0})
-    sent(producer, topic, [{"value": b"%d" % i} for i in range(100)])
-    until(lambda: gateway_is_up(kafka), "the gateway")
-    os.kill(gateway_pid(kafka), signal.SIGKILL)
-    sent(producer, topic, [{"value": b"%d" % i} for i in range(100, 200)])
-    consumer = consumer_of(settings, topic, topic)
-    assert [m.value() for m in read(consumer, 200)] == [b"%d" % i for i in range(200)]
-    consumer.close()
-    assert kafka.running
 
 
 def test_a_transactional_producer_outlives_its_gateway(
@@ -580,57 +508,6 @@ def test_unknown_versions_of_api_versions_are_answered(settings: dict[str, Any])
         assert answer[:6] == struct.pack(">ih", 7, 35)
         raw.send(struct.pack(">hhih", 18, 0, 8, -1))
         assert raw.receive()[:6] == struct.pack(">ih", 8, 0)
-
-
-HOSTILE: dict[str, Callable[[], bytes]] = {
-    "no size": lambda: b"\0\0",
-    "a negative size": lambda: struct.pack(">i", -1),
-    "a size beyond the limit": lambda: struct.pack(">i", 2**31 - 1),
-    "HTTP": lambda: b"GET / HTTP/1.1\r\n\r\n",
-    "an unknown API": lambda: struct.pack(">ihhih", 10, 999, 0, 1, -1),
-    "an API that is not served": lambda: struct.pack(">ihhih", 10, 4, 0, 1, -1),
-    "an unknown version": lambda: struct.pack(">ihhih", 10, 3, 99, 1, -1),
-    "a body that is cut off": lambda: struct.pack(">ihhihi", 14, 3, 1, 1, -1, 5),
-    "a long list": lambda: struct.pack(">ihhihi", 14, 3, 1, 1, -1, 2**31 - 1),
-    "garbage": lambda: struct.pack(">i", 500) + os.urandom(500),
-}
-
-
-def test_a_bomb_is_refused_and_the_gateway_lives(settings: dict[str, Any], topic: str) -> None:
-    sent(Producer(settings), topic, [{"value": b"x"}])
-    bomb = pa.Codec("zstd").compress(bytes(200 * 1024 * 1024), asbytes=True)
-    with KafkaRequest(settings) as raw:
-        assert "send smaller batches" in raw.batch_error(topic, bomb, codec=4)
-        assert "are allowed" in raw.batch_error(topic, b"\0", count=2_000_000)
-        assert "offsets have to be dense" in raw.batch_error(topic, b"\x7f" * 10)
-    sent(Producer(settings), topic, [{"value": b"still here"}])
-
-
-def test_hostile_requests_end_their_own_connection_only(settings: dict[str, Any], topic: str) -> None:
-    for name, data in HOSTILE.items():
-        with KafkaRequest(settings) as raw:
-            raw.sock.sendall(data())
-            raw.sock.shutdown(socket.SHUT_WR)
-            assert raw.receive() == b"", name
-    sent(Producer(settings), topic, [{"value": b"still here"}])
-
-
-def test_a_topic_recreated_with_columns_is_seen(settings: dict[str, Any], native: sparklog.Admin, topic: str) -> None:
-    producer = Producer({**settings, "message.timeout.ms": int(PATIENCE_S * 1000)})
-    sent(producer, topic, [{"value": b"x"}])
-    native.delete_topic(topic)
-    native.create_topic(topic, schema=pa.schema([("id", pa.int64())]))
-
-    def is_taken() -> bool:
-        outcomes: list[Any] = []
-        producer.produce(topic, b'{"id":7}', on_delivery=note(outcomes))
-        producer.flush(PATIENCE_S)
-        return bool(outcomes) and outcomes[0] is None
-
-    until(is_taken, "a record of the new topic")
-    consumer = consumer_of(settings, topic, topic)
-    assert read(consumer, 1)[0].value() == b'{"id":7}'
-    consumer.close()
 
 
 @pytest.mark.nightly

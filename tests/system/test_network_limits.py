@@ -184,8 +184,8 @@ def send_half(sock: socket.socket, data: bytes) -> None:
         sock.sendall(data)
 
 
-@pytest.mark.parametrize("times", [2, 200, 10_000])
-def test_repeated_names_are_answered_once(client: RawClient, times: int) -> None:
+def test_repeated_names_are_answered_once(client: RawClient) -> None:
+    times = 10_000
     metadata = client.request(Api.METADATA, MetadataRequest(["large"] * times), MetadataResponse)
     assert [len(t.partitions) for t in metadata.topics] == [PARTITIONS]
     groups = client.request(Api.DESCRIBE_GROUPS, DescribeGroupsRequest(["g"] * times), DescribeGroupsResponse)
@@ -265,26 +265,3 @@ def test_connections_fit_the_descriptors(tmp_path: Path) -> None:
         for connection in opened:
             connection.close()
         assert broker.stop() == 0
-
-
-def test_connections_of_one_address(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data", settings="max.connections.per.ip = 2\n", work_dir=tmp_path)
-    try:
-        with contextlib.ExitStack() as stack:
-            for _ in range(2):
-                handshake(stack.enter_context(contextlib.closing(broker.connect())))
-            third = stack.enter_context(contextlib.closing(broker.connect()))
-            with pytest.raises(TooManyConnectionsError, match=r"max.connections.per.ip, all from 127\.0\.0\.1"):
-                handshake(third)
-        until(lambda: _connects(broker), "the address may connect again")
-    finally:
-        assert broker.stop() == 0
-
-
-def _connects(broker: BrokerProcess) -> bool:
-    with contextlib.closing(broker.connect()) as client:
-        try:
-            handshake(client)
-        except TooManyConnectionsError:
-            return False
-        return True

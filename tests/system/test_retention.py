@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -71,30 +70,6 @@ def test_old_records_go_and_the_log_goes_on(local: sparklog.LocalBroker, admin: 
     assert admin.list_offsets({TopicPartition(topic, 0): "earliest"})[TopicPartition(topic, 0)].offset == 5
 
 
-def test_size_retention_follows_a_changed_setting_at_once(
-    local: sparklog.LocalBroker, admin: sparklog.Admin, topic: str
-) -> None:
-    admin.create_topic(topic, configs=SMALL)
-    send(local, topic, 20)
-    before = admin.describe_topic(topic).partition_details[0]
-    assert (before.log_start_offset, before.high_watermark) == (0, 20)
-    altered = admin.alter_topic(topic, {"retention.bytes": before.size_bytes // 2, "segment.bytes": 8192})
-    assert altered.configs == SMALL | {"retention.bytes": before.size_bytes // 2, "segment.bytes": 8192}
-    until(
-        lambda: admin.describe_topic(topic).partition_details[0].size_bytes < before.size_bytes,
-        "the older half deleted",
-    )
-    after = admin.describe_topic(topic).partition_details[0]
-    assert before.size_bytes // 2 <= after.size_bytes < before.size_bytes
-    assert offsets(local, topic) == list(range(after.log_start_offset, 20))
-    segments = len(bases(local, topic))
-    altered = admin.alter_topic(topic, {"retention.bytes": None})
-    assert "retention.bytes" not in altered.configs
-    send(local, topic, 5)
-    assert len(bases(local, topic)) <= segments + 1, "larger segments are made"
-    assert offsets(local, topic) == list(range(after.log_start_offset, 25))
-
-
 def test_settings_reach_producers_and_are_checked(
     local: sparklog.LocalBroker, admin: sparklog.Admin, topic: str
 ) -> None:
@@ -156,29 +131,6 @@ def test_delete_records_is_refused_before_anything_is_deleted(
     assert offsets(local, topic) == [0, 0, 1, 2]
 
 
-def test_deleted_records_stay_deleted_after_a_kill(tmp_path: Path) -> None:
-    data_dir = tmp_path / "data"
-    settings = {"log.retention.check.interval.ms": 3_600_000}
-    local = sparklog.start_local(data_dir, settings=settings)
-    with sparklog.Admin(local.bootstrap_servers) as admin:
-        admin.create_topic("t", partitions=2, configs=SMALL)
-        send(local, "t", 10)
-        send(local, "t", 10, partition=1)
-        admin.delete_records({TopicPartition("t", 0): 7, TopicPartition("t", 1): -1})
-    local.kill()
-    for clean in (False, True):
-        with (
-            sparklog.start_local(data_dir, settings=settings) as local,
-            sparklog.Admin(local.bootstrap_servers) as admin,
-        ):
-            details = admin.describe_topic("t").partition_details
-            assert [d.log_start_offset for d in details] == [7, 10], f"clean: {clean}"
-            assert offsets(local, "t") == [7, 8, 9]
-    with sparklog.start_local(data_dir) as local:
-        send(local, "t", 1, partition=1)
-        assert offsets(local, "t") == [7, 8, 9, 10]
-
-
 def test_a_waiting_fetch_is_answered(local: sparklog.LocalBroker, admin: sparklog.Admin, topic: str) -> None:
     """A waiting consumer below the deleted offsets learns of the deletion and continues."""
     admin.create_topic(topic)
@@ -197,59 +149,6 @@ def test_a_waiting_fetch_is_answered(local: sparklog.LocalBroker, admin: sparklo
 
 def sparklog_command(local: sparklog.LocalBroker, *arguments: str) -> Result:
     return run_here(*arguments, "-b", local.bootstrap_servers)
-
-
-def test_the_command_line(local: sparklog.LocalBroker, admin: sparklog.Admin, topic_name: Callable[[], str]) -> None:
-    name = topic_name()
-    created = sparklog_command(
-        local,
-        "topic",
-        "create",
-        name,
-        "--partitions",
-        "2",
-        "--schema",
-        "n INT, at TIMESTAMP",
-        "--timestamp-column",
-        "at",
-    )
-    assert (created.returncode, created.stderr) == (0, ""), "this broker keeps for ever"
-    assert sparklog_command(local, "topic", "delete", name).returncode == 0
-    sparklog_command(local, "topic", "create", name, "--partitions", "2")
-    send(local, name, 5)
-    altered = sparklog_command(local, "topic", "alter", name, "--config", "retention.ms=3600000", "-c", "segment.ms=5")
-    assert altered.stdout == "retention.ms = 3600000\nsegment.ms = 5\n"
-    altered = sparklog_command(local, "topic", "alter", name, "--delete-config", "retention.ms")
-    assert altered.stdout == "retention.ms = -1  (broker's default)\n"
-    for bad, says in (
-        (["--config", "retention.ms=5", "--delete-config", "retention.ms"], "given to --config and to --delete-config"),
-        ([], "nothing to change"),
-    ):
-        refused = sparklog_command(local, "topic", "alter", name, *bad)
-        assert refused.returncode == 2
-        assert says in " ".join(refused.stderr.replace("│", " ").split())
-    unknown = sparklog_command(local, "topic", "alter", name, "--config", "retention=5")
-    assert unknown.returncode == 1
-    assert "unknown topic setting 'retention'" in unknown.stderr
-
-    deleted = sparklog_command(local, "delete-records", name, "--partition", "0", "--before", "3")
-    assert deleted.stdout == f"{name} partition 0: 3 records deleted, begins at offset 3\n"
-    deleted = sparklog_command(local, "delete-records", name, "--before", "latest")
-    assert deleted.stdout == (
-        f"{name} partition 0: 2 records deleted, begins at offset 5\n"
-        f"{name} partition 1: 0 records deleted, begins at offset 0\n"
-    )
-    assert sparklog_command(local, "delete-records", name, "--before", "soon").returncode == 2
-    assert sparklog_command(local, "delete-records", name, "--before", "9").returncode == 1
-    described = sparklog_command(local, "topic", "describe", name).stdout
-    assert re.search(r"^ *segment\.ms +5$", described, re.MULTILINE)
-
-    def is_empty() -> bool:
-        described = sparklog_command(local, "topic", "describe", name).stdout
-        (row,) = [line.split() for line in described.splitlines() if line.strip().startswith("0 ")]
-        return [cell for cell in row if cell != "│"][:5] == ["0", "5", "5", "0", "0"]
-
-    until(is_empty, "the segments of the deleted records are removed")
 
 
 def test_loading_old_data_warns(tmp_path: Path) -> None:
