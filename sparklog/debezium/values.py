@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 from sparklog.debezium.forms import ANY, DECIMAL_DIGITS_MAX, Form, Hints, default_type
 from sparklog.errors import DeserializationError
 from sparklog.format.json_exact import exact_decimal
+from sparklog.format.schema import fit_column
 
 Values = Sequence[Any]
 US_MIN, US_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
@@ -181,7 +182,7 @@ def _booleans(values: Values, form: Form, t: Any) -> Any:
 def _integers(values: Values, form: Form, t: Any) -> Any:
     _require(values, int)
     if pa.types.is_integer(t) or pa.types.is_floating(t):
-        return pa.array(values, pa.int64()).cast(t)
+        return fit_column(pa.array(values, pa.int64()), t)
     if pa.types.is_decimal(t):
         return _digits([None if v is None else str(v) for v in values], t)
     return None

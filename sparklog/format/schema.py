@@ -26,7 +26,7 @@ anything nullable or not                        nullable (a map's key cannot be)
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import numpy as np
@@ -201,25 +201,59 @@ def fit_column(column: Any, target: Any, *, rounded: bool = False) -> Any:
     """
     if needs_rewriting(column.type):
         column = _rewritten(column)
-    source = column.type
-    reason = _refusal(source, target)
+    reason = _refusal(column.type, target)
     if reason:
         raise pa.ArrowInvalid(reason)
-    if pa.types.is_integer(source) and pa.types.is_decimal(target):
-        column = column.cast(pa.decimal128(20, 0))  # Arrow refuses by the type's width, this by the values'
     try:
         fitted = _cast(column, target)
     except pa.ArrowInvalid:
-        if not pa.types.is_nested(source):
+        if pa.types.is_nested(column.type):
+            column = _rewritten(column)  # without the values that no row has: they do not count
+        exact = _with_exact_numbers(column, target)
+        if exact is column and not pa.types.is_nested(column.type):
             raise
-        column = _rewritten(column)  # without the values that no row has: they do not count
-        fitted = _cast(column, target)
-    for before, after in _changed_leaves(column, fitted):
+        column, fitted = exact, _cast(exact, target)
+    for before, after in _changed_leaves(column, fitted, _may_round):
         if rounded and _is_double_to_float(before.type, after.type):
             _require_finite(before, after)
         else:
             _require_equal(before, after.cast(before.type, safe=False))
     return fitted
+
+
+def _with_exact_numbers(column: Any, target: Any) -> Any:
+    """Return the column with its whole numbers as numbers of `target` where that has floating-point numbers, and as
+    decimals of 20 digits where it has decimals. Arrow judges by the bounds of the types, this function by the values.
+    Raises pa.ArrowInvalid for a whole number that the floating-point type does not have."""
+    numbers = _exact_type(column.type, target)
+    if numbers == column.type:
+        return column
+    import pyarrow.compute as pc  # late: 10 MB that an idle broker does without
+
+    exact = pc.cast(column, options=pc.CastOptions(numbers, allow_float_truncate=True))
+    for integers, floats in _changed_leaves(column, exact, _is_integer_to_floating):
+        _require_exact(integers, floats)
+    return exact
+
+
+def _exact_type(source: Any, target: Any) -> Any:
+    """Return the type of `_with_exact_numbers`: that of the source, with other types for whole numbers, at any
+    depth."""
+    if pa.types.is_integer(source):
+        if pa.types.is_floating(target):
+            return target
+        return pa.decimal128(20, 0) if pa.types.is_decimal(target) else source
+    if pa.types.is_struct(source):
+        return pa.struct([f.with_type(_exact_type(f.type, target.field(f.name).type)) for f in source])
+    if pa.types.is_map(source):
+        key, item = _exact_type(source.key_type, target.key_type), _exact_type(source.item_type, target.item_type)
+        return pa.map_(source.key_field.with_type(key), source.item_field.with_type(item))
+    if pa.types.is_nested(source):
+        element = source.value_field.with_type(_exact_type(source.value_type, target.value_type))
+        if pa.types.is_fixed_size_list(source):
+            return pa.list_(element, source.list_size)
+        return pa.large_list(element) if pa.types.is_large_list(source) else pa.list_(element)
+    return source
 
 
 def _rewritten(column: Any) -> Any:
@@ -230,7 +264,7 @@ def _rewritten(column: Any) -> Any:
 
 def _cast(column: Any, target: Any) -> Any:
     """Cast `column` with Arrow's safe cast. Raises pa.ArrowInvalid, whose message names the remedy for times in ns and
-    for NaN."""
+    for NaN, and the first number that a decimal cannot hold."""
     source = column.type
     try:
         return column.cast(target, safe=True)
@@ -246,7 +280,22 @@ def _cast(column: Any, target: Any) -> Any:
             raise pa.ArrowInvalid(
                 f"{reason}; NaN is a number, but not a {target}: use null (None) for a missing value"
             ) from e
+        if pa.types.is_decimal(source) and pa.types.is_decimal(target):
+            raise pa.ArrowInvalid(f"{_first_misfit(column, target)}: {reason}") from e
         raise
+
+
+def _first_misfit(column: Any, target: Any) -> Any:
+    """Return the first value of a column that cannot be cast to `target` as a whole."""
+    first, count = 0, len(column)
+    while count > 1:
+        half = count // 2
+        try:
+            column.slice(first, half).cast(target, safe=True)
+            first, count = first + half, count - half
+        except pa.ArrowInvalid:
+            count = half
+    return column[first]
 
 
 def null_column(rows: int, t: Any) -> Any:
@@ -318,16 +367,12 @@ def _struct_refusal(source: Any, target: Any) -> str:
     return ""
 
 
+Change = Callable[[Any, Any], bool]
+"""Function of two types that are not nested: True if a cast from the first to the second can change values."""
+
+
 def _may_round(source: Any, target: Any) -> bool:
-    """Return True if Arrow's safe cast from `source` to `target` can drop digits without an error, at any depth."""
-    if source == target or pa.types.is_null(source):
-        return False
-    if pa.types.is_struct(target):
-        return any(_may_round(f.type, target.field(f.name).type) for f in source)
-    if pa.types.is_map(target):
-        return _may_round(source.key_type, target.key_type) or _may_round(source.item_type, target.item_type)
-    if pa.types.is_list(target):
-        return _may_round(source.value_type, target.value_type)
+    """Return True if Arrow's safe cast from `source` to `target` can drop digits without an error."""
     floating, decimal = pa.types.is_floating, pa.types.is_decimal
     if floating(target):
         return bool(decimal(source) or (floating(source) and source.bit_width > target.bit_width))
@@ -336,31 +381,64 @@ def _may_round(source: Any, target: Any) -> bool:
     return bool(pa.types.is_date(target) and pa.types.is_timestamp(source))
 
 
+def _is_integer_to_floating(source: Any, target: Any) -> bool:
+    return bool(pa.types.is_integer(source) and pa.types.is_floating(target))
+
+
 def _is_double_to_float(source: Any, target: Any) -> bool:
     return bool(pa.types.is_float64(source) and pa.types.is_float32(target))
 
 
-def _changed_leaves(before: Any, after: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield the values of `before`, at any depth, that the cast to `after` can have rounded, each array with its part
+def _holds_change(source: Any, target: Any, changes: Change) -> bool:
+    """Return True if `changes` is true for the types `source` and `target`, or for types inside of them."""
+    if source == target or pa.types.is_null(source):
+        return False
+    if pa.types.is_struct(target):
+        return any(_holds_change(f.type, target.field(f.name).type, changes) for f in source)
+    if pa.types.is_map(target):
+        pairs = (source.key_type, target.key_type), (source.item_type, target.item_type)
+        return any(_holds_change(*pair, changes) for pair in pairs)
+    if pa.types.is_nested(target):
+        return _holds_change(source.value_type, target.value_type, changes)
+    return changes(source, target)
+
+
+def _changed_leaves(before: Any, after: Any, changes: Change) -> Iterator[tuple[Any, Any]]:
+    """Yield the values of `before`, at any depth, that the cast to `after` can have changed, each array with its part
     of `after`. Values that no row has, outside of a slice or under a null, are not among them."""
-    if not _may_round(before.type, after.type):
+    if not _holds_change(before.type, after.type, changes):
         return
     if isinstance(before, pa.ChunkedArray) and pa.types.is_nested(before.type):
         pairs = ([chunk for chunk in c.chunks if len(chunk)] for c in (before, after))
         for a, b in zip(*pairs, strict=True):
-            yield from _changed_leaves(a, b)
+            yield from _changed_leaves(a, b, changes)
     elif pa.types.is_struct(after.type):
         children = after.flatten()
         for f, child in zip(before.type, before.flatten(), strict=True):
-            yield from _changed_leaves(child, children[after.type.get_field_index(f.name)])
+            yield from _changed_leaves(child, children[after.type.get_field_index(f.name)], changes)
     elif pa.types.is_map(after.type):
         before, after = plain_layout(before), plain_layout(after)
-        yield from _changed_leaves(before.keys, after.keys)
-        yield from _changed_leaves(before.items, after.items)
-    elif pa.types.is_list(after.type):
-        yield from _changed_leaves(before.flatten(), after.flatten())
+        yield from _changed_leaves(before.keys, after.keys, changes)
+        yield from _changed_leaves(before.items, after.items, changes)
+    elif pa.types.is_nested(after.type):
+        yield from _changed_leaves(before.flatten(), after.flatten(), changes)
     else:
         yield before, after
+
+
+def _require_exact(integers: Any, floats: Any) -> None:
+    """Raise pa.ArrowInvalid if a whole number is another one as a floating-point number. The message shows the first
+    such number."""
+    import pyarrow.compute as pc  # late: 10 MB that an idle broker does without
+
+    # the cast of the first number beyond the integers' range is undefined
+    beyond = 2.0 ** (integers.type.bit_width - pa.types.is_signed_integer(integers.type))
+    is_inside = pc.less(floats, beyond)
+    back = pc.if_else(is_inside, floats, pa.scalar(0, floats.type)).cast(integers.type, safe=False)
+    same = pc.and_(is_inside, pc.equal(integers, back))
+    if not pc.all(same, min_count=0).as_py():
+        first = pc.index(same, pa.scalar(False)).as_py()
+        raise pa.ArrowInvalid(f"{integers[first]} would become {int(floats[first].as_py())}, the nearest {floats.type}")
 
 
 def _require_finite(doubles: Any, floats: Any) -> None:

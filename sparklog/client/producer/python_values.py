@@ -12,7 +12,9 @@ None, NaT, pandas' NA, a masked   null, also inside lists and dicts
 value of NumPy
 NaN                               a number: it does not fit text, integers and decimals; null in pandas' data
 Python's float                    rounded to the nearest float where the topic has FLOAT
-int, NumPy's double               as it is: where the topic has FLOAT, one that float cannot hold is an error
+NumPy's double                    as it is: where the topic has FLOAT, one that float cannot hold is an error
+int                               as it is: where the topic has FLOAT or DOUBLE, one that the type cannot hold is an
+                                  error; where it has DECIMAL, an int of any size is a decimal
 datetime64, timedelta64           date, datetime or timedelta, except those with nanoseconds
 dict                              struct; map where the topic has one
 list of (key, value) pairs        map where the topic has one
@@ -33,14 +35,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sparklog.format.json_exact import JsonValueError, exact_decimal
 from sparklog.format.map_keys import holds_map
 
 _BOOLEANS = (bool, np.bool_)
 _SIGNED = (np.int8, np.int16, np.int32, np.int64, np.longlong)
 """NumPy's signed integers. np.signedinteger is not used, because NumPy derives timedelta64 from it."""
-_EXACT_FLOAT_MAX = 2**24
-"""Whole numbers up to this one are floats without rounding."""
-_NUMBERS = (int, float, Decimal, np.bool_, np.floating, np.unsignedinteger, *_SIGNED)
+_INTEGERS = (int, np.unsignedinteger, *_SIGNED)
+_NUMBERS = (float, Decimal, np.bool_, np.floating, *_INTEGERS)
+_LARGE_MIN = 2**24
+"""Whole numbers up to this one are numbers of every floating-point type."""
+_UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
+"""Errors for objects that make no array. NaN has no `get`, which a struct needs."""
 
 
 class _MixedKindsError(ValueError):
@@ -62,14 +68,20 @@ def array_of_objects(values: Sequence[Any], target: pa.DataType | None, *, nan_i
 
 def _array_of_objects(values: Sequence[Any], target: pa.DataType | None, nan_is_null: bool) -> Any:
     try:
-        array = _inferred(values, target, nan_is_null)
-        require_one_kind(values, array.type, target)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as e:  # NaN has no `get`
-        plain = _plain(values, nan_is_null)
+        return _array_of_one_kind(values, target, nan_is_null)
+    except _UNFIT as e:
+        plain = _with_numbers_of(_plain(values, nan_is_null), target)
         if plain is values:
             raise _explained(values, target, e) from None
-        array = _inferred(plain, target, nan_is_null)
-        require_one_kind(plain, array.type, target)
+    try:
+        return _array_of_one_kind(plain, target, nan_is_null)
+    except _UNFIT as e:
+        raise _explained(plain, target, e) from None
+
+
+def _array_of_one_kind(values: Sequence[Any], target: pa.DataType | None, nan_is_null: bool) -> Any:
+    array = _inferred(values, target, nan_is_null)
+    require_one_kind(values, array.type, target)
     return array
 
 
@@ -95,6 +107,54 @@ def _plain(value: Any, nan_is_null: bool) -> Any:
     return None if nan_is_null and is_nan else value
 
 
+def _with_numbers_of(values: Sequence[Any], target: pa.DataType | None) -> Sequence[Any]:
+    """Return `values` with ints as floats or Decimals where the topic's type has such numbers, at any depth; `values`
+    itself without large ints. Arrow has no array for ints above 64 bits, and none for large ints among floats. Raises
+    _MixedKindsError for an int that the topic's floating-point type does not have."""
+    if not any(isinstance(v, _INTEGERS) and abs(int(v)) > _LARGE_MIN for v in _objects(values)):
+        return values
+    return [_with_numbers(v, target) for v in values]
+
+
+def _with_numbers(value: Any, target: Any) -> Any:
+    if target is None or value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, _INTEGERS):
+        if pa.types.is_decimal(target):
+            return _decimal(int(value), target)
+        return _exact_float(int(value), target) if pa.types.is_floating(target) else value
+    if pa.types.is_map(target):
+        pairs = value.items() if isinstance(value, Mapping) else value
+        types = target.key_type, target.item_type
+        return [tuple(map(_with_numbers, pair, types)) if isinstance(pair, list | tuple) else pair for pair in pairs]
+    if isinstance(value, Mapping):
+        return {name: _with_numbers(v, _child(target, name)) for name, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_numbers(v, _child(target, "element")) for v in value]
+    return value
+
+
+def _decimal(number: int, t: Any) -> Decimal:
+    """Return an int as a number of the decimal type `t`. Raises _MixedKindsError."""
+    try:
+        return exact_decimal(Decimal(number), t)
+    except JsonValueError as e:
+        raise _MixedKindsError(f"{number!r:.80} has {e}") from None
+
+
+def _exact_float(number: int, t: Any) -> float:
+    """Return an int as a float. Raises _MixedKindsError unless the floating-point type `t` has this number."""
+    try:
+        with np.errstate(over="ignore"):
+            rounded = float(np.float32(number)) if pa.types.is_float32(t) else float(number)
+        if int(rounded) == number:
+            return rounded
+        nearest = f"would become {int(rounded)}, the nearest {t}"
+    except OverflowError:  # the float is infinite
+        nearest = f"is beyond the range of {t}"
+    raise _MixedKindsError(f"{number!r:.80} {nearest}")
+
+
 def _explained(values: Sequence[Any], target: pa.DataType | None, error: Exception) -> Exception:
     """Return the error that names the object which Arrow has refused without its name; else `error`."""
     infinite = next((v for v in _objects(values) if isinstance(v, Decimal) and not v.is_finite()), None)
@@ -105,7 +165,7 @@ def _explained(values: Sequence[Any], target: pa.DataType | None, error: Excepti
         low, high = -(1 << bits - 1), (1 << bits - 1) - 1
         beyond = next((v for v in _objects(values) if isinstance(v, int) and not low <= v <= high), None)
         if beyond is not None:
-            return OverflowError(f"{beyond!r:.80} is not in range: {low} to {high}; DECIMAL takes more as a Decimal")
+            return OverflowError(f"{beyond!r:.80} is not in range: {low} to {high}; DECIMAL takes more digits")
     if not isinstance(error, _MixedKindsError) and any(isinstance(v, float) and v != v for v in values):
         return TypeError("NaN is a number: use None for a missing value")
     return error
@@ -245,12 +305,14 @@ def _require_floats(numbers: np.ndarray) -> None:
     if numbers.dtype.kind == "f":
         with np.errstate(over="ignore"):
             exact = (numbers.astype(np.float32) == numbers) | np.isnan(numbers)
-        hint = "is a double that float cannot hold exactly: cast it before, for example to numpy.float32"
+        if not exact.all():
+            raise _MixedKindsError(
+                f"{numbers[~exact][0]} is a double that float cannot hold exactly: cast it before, for example to "
+                "numpy.float32"
+            )
     else:
-        exact = (numbers >= -_EXACT_FLOAT_MAX) & (numbers <= _EXACT_FLOAT_MAX)
-        hint = "is not in the range of whole numbers for float, -16777216 to 16777216: use DOUBLE, or send a float"
-    if not exact.all():
-        raise _MixedKindsError(f"{numbers[~exact][0]} {hint}")
+        for number in numbers[np.abs(numbers) > _LARGE_MIN].tolist():
+            _exact_float(number, pa.float32())
 
 
 def require_one_kind(values: Sequence[Any], t: Any, target: Any) -> None:
@@ -272,9 +334,10 @@ def require_one_kind(values: Sequence[Any], t: Any, target: Any) -> None:
         if np.float16 in kinds and pa.types.is_integer(leaf):
             raise _MixedKindsError("integers and NumPy's float16 in one list: use one type for all values")
         if _is_rounded(leaf, leaf_type):
-            for exact in (np.float64, int, np.integer):
-                if any(issubclass(k, exact) for k in kinds):
-                    _require_floats(np.array([v for v in objects if isinstance(v, exact)]))
+            if any(issubclass(k, np.float64) for k in kinds):
+                _require_floats(np.array([v for v in objects if isinstance(v, np.float64)]))
+            if any(issubclass(k, _INTEGERS) for k in kinds):
+                _require_floats(np.array([int(v) for v in objects if isinstance(v, _INTEGERS)], object))
         if not is_number:
             _require_unchanged(objects, leaf, kinds)
 
