@@ -8,6 +8,7 @@
 | null otherwise, with a key | a deletion of the key: compaction removes the event before its tombstone |
 | `op` t | refused, or left out |
 | `op` m, BEGIN and END of transactions, heartbeats | left out |
+| a field twice in an object, at any depth | refused, as at all doors for JSON |
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import msgspec
 from sparklog.debezium.forms import Form, row_forms, struct_forms
 from sparklog.errors import DeserializationError
 from sparklog.format.decoders import json_decoder
+from sparklog.format.json_exact import JsonValueError, has_members, parse_json
 
 OPERATIONS = ("c", "u", "d", "r", "t", "m")
 SCHEMAS_KEPT_MAX = 1_000
@@ -67,7 +69,21 @@ class _Part(NamedTuple):
     forms: Mapping[str, Form] | None
 
 
+class _Schema(NamedTuple):
+    """A schema part."""
+
+    forms: Mapping[str, Form] | None
+    """The forms of the columns; None if it is no struct."""
+    members: int
+    """Number of its members in JSON, with that of the part itself."""
+
+
+class _UnsoundJsonError(DeserializationError):
+    """JSON that the rules of `format/json_exact.py` refuse: a field twice in an object."""
+
+
 _NO_PART = _Part(None, None)
+_NO_SCHEMA = _Schema(None, 0)
 
 
 class EventReader:
@@ -78,7 +94,7 @@ class EventReader:
         part are always read in this way."""
         self._truncate = truncate
         self._is_exact = is_exact
-        self._forms: dict[tuple[bytes, bool], Mapping[str, Form] | None] = {}
+        self._schemas: dict[tuple[bytes, bool], _Schema] = {}
         self.truncations = 0
         """Number of truncations in the records of the last `read`."""
 
@@ -148,7 +164,8 @@ class EventReader:
         self.truncations += 1
 
     def _part(self, record: Any, *, is_key: bool) -> _Part:
-        """Return the payload and the forms of a key or value. Raises DeserializationError."""
+        """Return the payload and the forms of a key or value. Raises DeserializationError: _UnsoundJsonError for a
+        field twice in an object."""
         if record is None:
             return _NO_PART
         if not isinstance(record, _TEXTS):
@@ -158,19 +175,27 @@ class EventReader:
         if not len(record):
             return _NO_PART
         try:
-            message = json_decoder(_Message).decode(record)
+            text = record.encode() if isinstance(record, str) else bytes(record)
+            message = json_decoder(_Message).decode(text)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             # not an object, or no JSON at all
-            return _Part(self._decoded(record), None)
+            message = _Message()
         if message.payload is msgspec.UNSET or message.op is not msgspec.UNSET:
-            return _Part(self._decoded(record), None)
-        forms = self._forms_of(message.schema, is_key)
-        return _Part(self._decoded(message.payload, is_exact=forms is not None), forms)
+            payload, schema = self._decoded(record), _NO_SCHEMA
+            members = _members_in(payload)
+        else:
+            schema = self._schema(message.schema, is_key)
+            payload = self._decoded(message.payload, is_exact=schema.forms is not None)
+            members = 1 + schema.members + _members_in(payload)
+        _require_sound(text, members)
+        return _Part(payload, schema.forms)
 
     def _key_part(self, key: Any) -> _Part:
         """Return the payload and the forms of a key. A key in another form than an object has no columns."""
         try:
             part = self._part(key, is_key=True)
+        except _UnsoundJsonError:
+            raise
         except DeserializationError:
             return _NO_PART
         return part if isinstance(part.payload, Mapping) else _Part(None, None)
@@ -179,7 +204,7 @@ class EventReader:
         if "payload" not in record or "op" in record:
             return _Part(record, None)
         schema = record.get("schema")
-        return _Part(record["payload"], None if schema is None else self._forms_of(_encoded(schema), is_key))
+        return _Part(record["payload"], None if schema is None else self._schema(_encoded(schema), is_key).forms)
 
     def _decoded(self, data: Any, *, is_exact: bool = False) -> Any:
         """Return the object of a JSON text. Raises DeserializationError."""
@@ -190,19 +215,45 @@ class EventReader:
             shown = data if isinstance(data, str) else bytes(data)
             raise DeserializationError(f"{shown!r:.200} is no JSON: {e}") from e
 
-    def _forms_of(self, schema: Any, is_key: bool) -> Mapping[str, Form] | None:
+    def _schema(self, schema: Any, is_key: bool) -> _Schema:
         """Return the forms of a schema part. Raises DeserializationError."""
         if schema is msgspec.UNSET:
-            return None
+            return _NO_SCHEMA
         data = bytes(schema)
-        if (data, is_key) not in self._forms:
+        if (data, is_key) not in self._schemas:
             read: Callable[[Any], Mapping[str, Form] | None] = struct_forms if is_key else row_forms
             decoded = self._decoded(data)
             is_struct = isinstance(decoded, Mapping) and decoded.get("type") == "struct"
-            if len(self._forms) >= SCHEMAS_KEPT_MAX:
-                self._forms.clear()
-            self._forms[data, is_key] = read(decoded) if is_struct else None
-        return self._forms[data, is_key]
+            if len(self._schemas) >= SCHEMAS_KEPT_MAX:
+                self._schemas.clear()
+            self._schemas[data, is_key] = _Schema(read(decoded) if is_struct else None, 1 + _members_in(decoded))
+        return self._schemas[data, is_key]
+
+
+def _members_in(value: Any) -> int:
+    """Return the number of members of a JSON value, at any depth."""
+    if value.__class__ is dict:
+        members = len(value)
+        value = value.values()
+    elif value.__class__ is list:
+        members = 0
+    else:
+        return 0
+    for inner in value:
+        if inner.__class__ is dict or inner.__class__ is list:
+            members += _members_in(inner)
+    return members
+
+
+def _require_sound(text: bytes, members: int) -> None:
+    """Raise _UnsoundJsonError for a field twice in an object. `text`: JSON; `members`: the members of its value, of
+    which the last one with its name counts."""
+    if has_members(text, members):
+        return
+    try:
+        parse_json(text.decode())
+    except JsonValueError as e:
+        raise _UnsoundJsonError(f"{text!r:.200}: {e}") from e
 
 
 def _row(row: Any, shown: Any) -> Row | None:

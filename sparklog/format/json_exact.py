@@ -36,6 +36,8 @@ ELEMENTS_MAX = 2_000_000
 _SHORT_BYTES = 1 << 20
 """Size up to which an object has at most ELEMENTS_MAX elements."""
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_BEFORE_COLON = (b'":', b" :", b"\t:", b"\n:", b"\r:")
+"""Ends of the colons of members. In strings they can occur, too."""
 _DECIMAL = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _SHOWN_CHARS_MAX = 60
 _NAMES_CHARS_MAX = 200
@@ -81,10 +83,13 @@ def parse_object(text: bytes) -> dict[str, Any]:
     return value
 
 
-def members_count(texts: bytes) -> int:
-    """Return the number of members of JSON objects, at any depth. Outside of strings a colon stands in members
-    alone."""
-    return _without_strings(texts).count(b":")
+def has_members(text: bytes, count: int) -> bool:
+    """Return True if a text, of one or more valid JSON values, has this number of members, at any depth."""
+    if text.count(b":") == count:  # no text has a colon; there are never more members
+        return True
+    if sum(map(text.count, _BEFORE_COLON)) == count:  # nearly always
+        return True
+    return _without_strings(text).count(b":") == count  # outside of strings a colon stands in members alone
 
 
 def _without_strings(text: bytes) -> bytes:

@@ -27,7 +27,7 @@ from sparklog.format.json_exact import (
     Bytes,
     JsonValueError,
     column_value,
-    members_count,
+    has_members,
     parse_object,
     text_as_bytes,
     unfit,
@@ -45,8 +45,6 @@ _UNREADABLE = (msgspec.MsgspecError, pa.ArrowException, ValueError, TypeError, O
 DECIMAL_PATTERN = r"^-?\d{1,38}(?:\.\d{1,38})?$"
 """Form of the decimal numbers that Arrow reads safely: it takes those with large exponents from other memory."""
 _NAME_WRONG = frozenset('"\\') | {chr(c) for c in range(32)} | {"\x7f"}
-_BEFORE_COLON = np.frombuffer(b'" \t\n\r', np.uint8)
-"""Letters before the colon of a member. In strings, they can stand before a colon, too."""
 
 
 class JsonRowsError(ValueError):
@@ -87,7 +85,7 @@ class JsonRows:
             build_array(members.present(list(map(get, rows))), field.type, members.leaf, members)
             for get, field in zip(decoder.getters, self._schema, strict=True)
         ]
-        if not _has_members(texts, members.count):
+        if not has_members(b"\n".join(texts), members.count):
             raise ValueError("a member is there twice")
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
@@ -239,16 +237,6 @@ def _build_structs(values: list[Any], t: Any, leaf: Leaf, members: _Members | No
             members.count -= sum([value is None for value in values])
         children.append(build_array(column, field.type, leaf, members))
     return pa.StructArray.from_arrays(children, fields=list(t), mask=mask)
-
-
-def _has_members(texts: Sequence[bytes], count: int) -> bool:
-    """Return True if the texts, which are valid JSON, have this number of members, at any depth."""
-    whole = b"\n".join(texts)
-    letters = np.frombuffer(whole, np.uint8)
-    before = letters[np.flatnonzero(letters == ord(":")) - 1]
-    if np.isin(before, _BEFORE_COLON).sum() == count:  # nearly always; there are never more members
-        return True
-    return members_count(whole) == count
 
 
 class _Decoder:

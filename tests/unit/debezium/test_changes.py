@@ -311,3 +311,43 @@ def test_earlier_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         2_000, (key({"id": 1_999 % 150}), event("u", None, {"id": 1_999 % 150, "doc": PLACEHOLDER})), earlier=earlier
     )
     assert changes.columns["doc"].to_pylist() == ["x" * 20]
+
+
+TWICE = [
+    (b'{"op":"c","after":{"id":1,"id":2}}', None),
+    (b'{"op":"c","op":"d","after":{"id":1}}', None),
+    (b'{"op":"c","after":{"id":1,"tags":{"a":[{"b":1,"b":1}]}}}', None),
+    ('{"op":"c","after":{"id":1,"i\\u0064":2}}', None),
+    (b'{"op" : "c", "after" : {"id" : 1,\n"id" :2, "t" : "a \\" : b"}}', None),
+    (b'{"payload":{"op":"c","after":{"id":1}},"payload":{"op":"c","after":{"id":2}}}', None),
+    (b'{"schema":{"type":"struct","type":"struct","fields":[]},"payload":{"op":"c","after":{"id":1}}}', None),
+    (b'{"op":"d","before":null}', b'{"id":1,"id":2}'),
+    (b'{"op":"c","after":{"id":1}}', b'{"payload":{"id":1,"id":1}}'),
+]
+
+
+@pytest.mark.parametrize(("value", "key"), TWICE)
+def test_a_field_twice_is_refused_by_name(value: Any, key: Any, tmp_path: Path) -> None:
+    """Other readers of JSON would take the last one."""
+    forms: list[Any] = [[value], [value.encode() if isinstance(value, str) else value.decode()]]
+    table = pa.table({"value": pa.array(forms[0] if isinstance(value, bytes) else [value.encode()], pa.binary())})
+    if key is not None:
+        table = table.append_column("key", pa.array([key], pa.binary()))
+    elif not isinstance(value, str) and b"\n" not in value:
+        path = tmp_path / "events.jsonl"
+        path.write_bytes(value + b"\n")
+        forms.append(path)
+    for events in forms:
+        with pytest.raises(DeserializationError, match=r"Debezium event 0: .*the field '\w+' is there twice"):
+            sparklog.unwrap_debezium(events, "id BIGINT", keys=None if key is None else [key])
+    with pytest.raises(DeserializationError, match="is there twice"):
+        sparklog.unwrap_debezium(table, "id BIGINT")
+
+
+def test_colons_inside_of_text_are_no_fields() -> None:
+    texts = ['":', " :", '\\":\\"a\\":', "a:b", '{"id":1,"id":2}']
+    for text in texts:
+        value = json.dumps({"op": "c", "after": {"id": 1, "t": text}}, ensure_ascii=False).encode()
+        assert sparklog.unwrap_debezium([value], "id BIGINT, t STRING")[0]["t"] == text
+    unknown = b'{"payload":{"op":"c","after":{"id":1}},"more":{"a":1}}'
+    assert sparklog.unwrap_debezium([unknown], "id BIGINT")[0]["id"] == 1
