@@ -28,6 +28,7 @@ from sparklog.format.body_layout import INFLATED_BYTES_MAX, stated_bytes
 from sparklog.format.compressed_check import check_compressed
 from sparklog.format.envelope_layout import is_envelope
 from sparklog.format.identity_cache import kept_by_identity
+from sparklog.format.json_size import ROW_JSON_BYTES_MAX, bound_of, require_json_rows
 from sparklog.format.map_keys import holds_map, require_distinct_keys
 from sparklog.format.small_batch import is_small_batch
 
@@ -90,9 +91,11 @@ def check_new_rows(
     """Check that the batch at `position` of `data`, which is to be appended, conforms to the topic's `schema`.
 
     `hold(size_bytes)` returns a context that is entered while that number of bytes is decompressed. Raises
-    CorruptBatchError; InflatedSizeError, before any buffer is decompressed.
+    CorruptBatchError; InflatedSizeError, before any buffer is decompressed; MessageTooLargeError for a row of a typed
+    topic without a form in JSON.
     """
-    if is_envelope(schema) and is_small_batch(data, position, header):
+    is_typed = not is_envelope(schema)
+    if not is_typed and is_small_batch(data, position, header):
         return
     batch = data[position : position + header.size_bytes]
     message = message_of(batch, 0, header)
@@ -104,6 +107,8 @@ def check_new_rows(
             _check_maps(rows.select(maps))
         elif maps:
             _check_maps(decode_batch(batch, schema, maps, header=header, inflated_bytes_max=inflated_bytes_max))
+        if is_typed and bound_of(message, schema, stated + header.body_length_bytes) > ROW_JSON_BYTES_MAX:
+            require_json_rows(decode_batch(batch, schema, header=header, inflated_bytes_max=inflated_bytes_max))
 
 
 @kept_by_identity

@@ -300,8 +300,7 @@ def _convert_batch(
         if memory is None:
             payload = convert()
         else:
-            size = min(produced_bytes(head, len(data), topic, limit), memory.limit_bytes)
-            payload = convert_within(memory, size, convert)
+            payload = convert_within(memory, produced_bytes(head, len(data), topic, limit), convert)
     except CorruptBatchError as e:
         raise MalformedBatchError(str(e)) from None
     if min(head.size_bytes, len(payload)) > topic.max_message_bytes:

@@ -9,9 +9,10 @@ from typing import TypeVar
 import pyarrow as pa
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.errors import MessageTooLargeError, SparklogError
+from sparklog.errors import SparklogError
 from sparklog.format.batch import BatchHeader, message_of
 from sparklog.format.body_layout import stated_bytes
+from sparklog.format.json_size import ROW_JSON_BYTES_MAX
 from sparklog.gateway.records import compression
 from sparklog.gateway.records.batch_v2 import BatchV2
 from sparklog.gateway.records.errors import without_frames
@@ -24,8 +25,8 @@ RECORD_BYTES = 200
 """Memory for the positions, sizes and timestamps of one record, in bytes."""
 RECORD_BYTES_MIN = 7
 """Size of the smallest record in bytes."""
-JSON_BYTES_MAX = 128 * MIB
-"""Largest size of the JSON object of a row in bytes."""
+JSON_BYTES_MAX = 2 * ROW_JSON_BYTES_MAX
+"""Largest size of the JSON of a row in bytes: of its object and of its key, whose columns are in the object, too."""
 JSON_PIECE_BYTES = 32 * MIB
 """Size in bytes of JSON after which the rows of a stored batch become another batch for the client."""
 JSON_COPIES = 3
@@ -39,15 +40,11 @@ T = TypeVar("T")
 
 
 def convert_within(memory: InflatedMemory, size_bytes: int, convert: Callable[[], T]) -> T:
-    """Call `convert` while `size_bytes` of `memory` are held. Waits until they are free.
+    """Call `convert` while `size_bytes` of `memory` are held; all of it for a larger size, because every stored batch
+    can be read. Waits until they are free.
 
-    Raises MessageTooLargeError for more than there is, and the errors of `convert`, without their frames: these would
-    keep the decompressed records.
+    Raises the errors of `convert`, without their frames: these would keep the decompressed records.
     """
-    if size_bytes > memory.limit_bytes:
-        raise MessageTooLargeError(
-            f"the conversion of the batch takes {size_bytes} bytes, more than {memory.limit_bytes}: send smaller batches"
-        )
     with memory.hold(size_bytes):
         try:
             outcome: T | SparklogError = convert()
