@@ -51,7 +51,7 @@ class OpenBatch:
 
     @property
     def is_typed(self) -> bool:
-        """True if the records are rows of a typed topic: dicts by column."""
+        """True if the records are rows of a typed topic."""
         return bool(self.values) and not isinstance(self.values[0], bytes | None)
 
     @property

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.open_batch import OpenBatch
 from sparklog.client.producer.rows import rows_of
-from sparklog.client.producer.typed_rows import Row, TypedTopic, typed_batch
+from sparklog.client.producer.typed_rows import TypedTopic, typed_batch
 from sparklog.errors import InvalidPartitionsError, SchemaMismatchError
 from sparklog.types import TopicPartition
 
@@ -72,7 +72,7 @@ USUAL = st.fixed_dictionaries(
         "o": st.none() | st.booleans(),
     }
 )
-"""Rows for the function that is compiled for the schema."""
+"""Rows whose values have the usual classes."""
 
 
 @given(VALUES | USUAL, st.sampled_from([(), ("s",), ("n",), ("s", "n"), ("at", "b"), ("f",)]))
@@ -149,7 +149,7 @@ def test_rows_are_copies() -> None:
     batch, other = sent(info(), row), sent(info(schema), nested)
     row["s"] = "changed"
     nested["tags"].append("y")  # type: ignore[attr-defined]
-    assert isinstance(batch.values[0], Row)
+    assert batch.is_typed
     assert typed_batch(batch, info()).column("s").to_pylist() == ["a"]
     assert typed_batch(other, info(schema)).to_pylist() == [{"tags": ["x"], "price": Decimal("1.50")}]
 
