@@ -27,7 +27,7 @@ from sparklog.errors import (
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import DeleteRecordsResult
 from sparklog.protocol.transaction_messages import AbortTransactionRequest, AbortTransactionResponse
-from sparklog.types import LATEST_TIMESTAMP, READ_COMMITTED
+from sparklog.types import LATEST_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED
 from tests.support.clients import fill
 from tests.unit.client.fake_broker import DROP, DROP_AFTER, FakeBroker
 from tests.unit.client.fake_cluster import FakeCluster
@@ -329,3 +329,15 @@ def test_a_topic_that_was_deleted_is_not_waited_for(brokers: FakeCluster, admin:
     with pytest.raises(UnknownTopicOrPartitionError):
         admin.list_offsets({TPS[0]: "latest"})
     assert asked(brokers, Api.LIST_OFFSETS)[0] == 2
+
+
+@pytest.mark.parametrize("isolation", [READ_UNCOMMITTED, READ_COMMITTED])
+def test_only_read_committed_asks_for_all_ends_at_once(brokers: FakeCluster, isolation: int) -> None:
+    """Whole transactions are a promise of read_committed; without it each leader answers for itself."""
+    client = cluster(brokers.address)
+    questions = {tp: [LATEST_TIMESTAMP] for tp in TPS}
+    look_up_offsets(client, questions, Counted(), isolation=isolation, all_at_once=True)
+    requests = [message for b in brokers.brokers for api, message in b.requests if api is Api.LIST_OFFSETS]
+    together = isolation == READ_COMMITTED
+    assert {message.all_at_once for message in requests} == {together}
+    assert len(requests) == (1 if together else 3)
