@@ -306,9 +306,10 @@ class Pipeline:
 
     async def _audit(self, proceed: Proceed, call: Call) -> Response:
         """Return the handler's response. Administrative acts that were not denied are written to the audit log,
-        successful or not.
+        successful or not. A request with `validate_only` is no act.
         """
-        if call.api not in _AUDITED or self._broker.audit is None:
+        is_act = call.api in _AUDITED and not getattr(call.request, "validate_only", False)
+        if not is_act or self._broker.audit is None:
             return await proceed(call)
         code = UnknownServerError.code
         try:

@@ -156,10 +156,12 @@ class CreateTopicRequest(Message):
     ) = None
     owner: Annotated[str, Meta(max_length=1_024)] = ""
     request_id: Annotated[str, Meta(max_length=REQUEST_ID_CHARS_MAX)] = ""
+    validate_only: bool = False
+    """True: check the request with its permissions, and create nothing."""
 
 
 class CreateTopicResponse(Message):
-    """State of the new topic."""
+    """State of the new topic; after `validate_only` its name alone."""
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0
@@ -188,10 +190,12 @@ class AlterTopicRequest(Message):
 
     name: Name
     configs: Annotated[dict[Name, ConfigValue], Meta(max_length=CONFIGS_MAX)] = {}
+    validate_only: bool = False
+    """True: check the request with its permissions, and change nothing."""
 
 
 class AlterTopicResponse(Message):
-    """State of the topic after the change."""
+    """State of the topic after the change; after `validate_only` its present state."""
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0
@@ -203,10 +207,12 @@ class CreatePartitionsRequest(Message):
 
     name: Name
     total: Annotated[int, Meta(ge=1, le=PARTITIONS_PER_TOPIC_MAX)]
+    validate_only: bool = False
+    """True: check the request with its permissions, and change nothing."""
 
 
 class CreatePartitionsResponse(Message):
-    """State of the topic after the change."""
+    """State of the topic after the change; after `validate_only` its present state."""
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0

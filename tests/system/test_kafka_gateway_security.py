@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient
 from sparklog import Admin
 from sparklog.gateway.registry import HANDLERS
 from sparklog.gateway.wire.codec import decoder, encoder
+from sparklog.gateway.wire.errors import Kafka
 from sparklog.gateway.wire.schema import REQUEST, RESPONSE, messages
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.principals import user
@@ -265,6 +266,51 @@ def answers(client: RawClient, api: str, names: Names, like: Names) -> list[byte
                 answer = answer.replace(name, other)
             found.append(answer)
     return found
+
+
+def test_changes_need_the_right_of_the_operation_not_that_to_describe(secure: SecureGateway) -> None:
+    """Also when nothing is changed: with `validate_only`, and before a transaction."""
+    rights = {
+        "reader": (Operation.DESCRIBE, Operation.READ),
+        "changer": (Operation.ALTER_CONFIGS, Operation.ALTER, Operation.CREATE, Operation.WRITE),
+    }
+    with Admin(secure.addresses["LOCAL"]) as admin:
+        admin.create_topic("owned")
+        for name, operations in rights.items():
+            for topic in ("owned", "planned"):
+                admin.create_acls(allow(f"CN={name}", ResourceType.TOPIC, topic, *operations))
+    configs = [{"name": "retention.ms", "value": "5", "config_operation": 0}]
+    resources = [{"resource_type": 2, "resource_name": "owned", "configs": configs}]
+    partitions = {"topics": [{"name": "owned", "count": 3, "assignments": None}], "timeout_ms": 30_000}
+    created = {"name": "planned", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    requests: list[tuple[str, int, dict[str, Any]]] = [
+        ("AlterConfigs", 1, {"resources": resources, "validate_only": True}),
+        ("IncrementalAlterConfigs", 0, {"resources": resources, "validate_only": True}),
+        ("CreatePartitions", 1, {**partitions, "validate_only": True}),
+        ("CreateTopics", 4, {"topics": [created], "timeout_ms": 30_000, "validate_only": True}),
+        ("Produce", 8, REQUESTS_ABOUT["Produce"][2](EXISTING._replace(topic="owned"))),
+        ("AddPartitionsToTxn", 2, REQUESTS_ABOUT["AddPartitionsToTxn"][0](EXISTING._replace(topic="owned"))),
+    ]
+    with RawClient(secure, "reader") as reader, RawClient(secure, "changer") as changer:
+        for api, version, body in requests:
+            refused = set(codes_in(reader.call(api, body, version)))
+            assert refused == {Kafka.TOPIC_AUTHORIZATION_FAILED}, api
+            assert Kafka.TOPIC_AUTHORIZATION_FAILED not in set(codes_in(changer.call(api, body, version))), api
+            if "validate_only" in body:
+                assert set(codes_in(changer.call(api, body, version))) == {Kafka.NONE}, api
+
+
+def codes_in(answer: Any) -> Iterator[int]:
+    """Yield all error codes of an answer."""
+    if isinstance(answer, dict):
+        for name, value in answer.items():
+            if name.endswith("error_code"):
+                yield value
+            else:
+                yield from codes_in(value)
+    elif isinstance(answer, list):
+        for value in answer:
+            yield from codes_in(value)
 
 
 def test_a_client_without_permissions_gets_the_same_answers_about_existing_and_missing_names(

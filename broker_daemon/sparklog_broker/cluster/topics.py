@@ -114,8 +114,9 @@ class Topics:
 
     # --- changes
 
-    async def create(self, spec: TopicSpec) -> Topic:
-        """Create a topic. If an earlier attempt with the same `request_id` has created it, return that topic.
+    async def create(self, spec: TopicSpec, *, validate_only: bool = False) -> Topic:
+        """Create a topic; with `validate_only`, only check the request, and return the topic that it would create. If
+        an earlier attempt with the same `request_id` has created it, return that topic.
 
         Raises TopicAlreadyExistsError, InvalidTopicError and other errors of wrong arguments, PolicyViolationError,
         NotControllerError, StorageUnavailableError, RequestTimedOutError (the topic may have been created)."""
@@ -126,7 +127,7 @@ class Topics:
             raise TopicAlreadyExistsError(f"topic {spec.name!r} already exists; delete it or choose another name")
         self._check_tier(spec.name, spec.configs)
         schema_id = ENVELOPE_SCHEMA_ID
-        if spec.schema is not None:
+        if spec.schema is not None and not validate_only:
             schema_id = await self._storage.run(self._ids.take_schema_id)
         requested = self._requested_factor(spec)
         factor = requested if requested is not None else self._possible_factor()
@@ -136,6 +137,8 @@ class Topics:
         _check_min_insync(spec.name, topic.configs, factor)
         count = topic.partitions if spec.assignment is None else len(spec.assignment)
         with self.owners.room_for(spec.owner, 1, count):
+            if validate_only:
+                return topic
             try:
                 await self._decide(
                     lambda token: CreateTopic(
@@ -202,14 +205,17 @@ class Topics:
         image = self._membership.controller_image()
         return min(REPLICATION_FACTOR_MAX, max(1, len(image.eligible().keys() - image.cordoned)))
 
-    async def alter(self, name: str, configs: Mapping[str, object | None]) -> Topic:
-        """Change a topic's settings. Raises UnknownTopicOrPartitionError, and the errors of `create`."""
+    async def alter(self, name: str, configs: Mapping[str, object | None], *, validate_only: bool = False) -> Topic:
+        """Change a topic's settings; with `validate_only`, only check the change. Raises UnknownTopicOrPartitionError,
+        and the errors of `create`."""
         altered = altered_topic(self._existing_topic(name), configs)
         self._check_tier(name, configs)
         if MIN_INSYNC_SETTING in configs:
             image = self._images.image.topics.get(name)
             factor = min((len(p.target) for p in image.partitions), default=1) if image is not None else 1
             _check_min_insync(name, altered.configs, factor)
+        if validate_only:
+            return self._existing_topic(name)
         changes = {key: altered.configs.get(key) for key in configs}
         await self._decide(lambda token: AlterConfig(token, name, changes))
         log.info("topic %s altered: %s", name, ", ".join(f"{k}={v}" for k, v in configs.items()))
@@ -226,6 +232,14 @@ class Topics:
         await self._decide(lambda token: AlterSchema(token, name, schema_id, data))
         log.info("topic %s has schema %d now", name, schema_id)
         return self._existing_topic(name)
+
+    def check_partitions(self, name: str, total: int) -> Topic:
+        """Return the topic, if partitions can be added to it. Raises UnknownTopicOrPartitionError,
+        InvalidPartitionsError, PolicyViolationError."""
+        existing = self._existing_topic(name)
+        grown_topic(existing, total)
+        with self.owners.room_for(existing.owner, 0, total - existing.partitions):
+            return existing
 
     async def add_partitions(self, name: str, total: int, *, is_repeated: bool = False) -> Topic:
         """Add partitions to a topic. `is_repeated`: an earlier attempt may have added them. Raises

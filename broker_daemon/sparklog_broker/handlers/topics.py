@@ -52,7 +52,8 @@ async def create_topic(request: CreateTopicRequest, payload: memoryview, context
             assignment=request.assignment,
             owner=context.principal.name,
             request_id=request.request_id or context.request_id,
-        )
+        ),
+        validate_only=request.validate_only,
     )
     return await topic_answer(context, CreateTopicResponse(unknown_topic(topic.name)), topic.name)
 
@@ -73,7 +74,8 @@ async def delete_topic(request: DeleteTopicRequest, payload: memoryview, context
 async def alter_topic(request: AlterTopicRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answer when the settings are in effect."""
     check_internal_configs(request.name, request.configs)
-    topic = await context.broker.topics.alter(request.name, request.configs)
+    topics, validate_only = context.broker.topics, request.validate_only
+    topic = await topics.alter(request.name, request.configs, validate_only=validate_only)
     return await topic_answer(context, AlterTopicResponse(unknown_topic(topic.name)), topic.name)
 
 
@@ -81,7 +83,10 @@ async def create_partitions(request: CreatePartitionsRequest, payload: memoryvie
     """Answer when the new partitions can be written and read."""
     check_not_internal(request.name, "given more partitions")
     topics, is_repeated = context.broker.topics, context.is_repeated
-    topic = await topics.add_partitions(request.name, request.total, is_repeated=is_repeated)
+    if request.validate_only:
+        topic = topics.check_partitions(request.name, request.total)
+    else:
+        topic = await topics.add_partitions(request.name, request.total, is_repeated=is_repeated)
     return await topic_answer(context, CreatePartitionsResponse(unknown_topic(topic.name)), topic.name)
 
 

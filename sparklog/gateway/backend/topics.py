@@ -42,20 +42,21 @@ class Topics:
         self._renewing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """Locks of the topics for which `renewed` is being called."""
 
-    async def get(self, connection: BrokerConnection, name: str) -> TopicInfo:
-        """Return a topic, from the cache if it is new enough. Raises UnknownTopicOrPartitionError, and the broker's
-        errors."""
+    async def get(self, connection: BrokerConnection, name: str, *, to_write: bool = False) -> TopicInfo:
+        """Return a topic, from the cache if it is new enough. `to_write`: a look-up needs the permission to write,
+        rather than that to describe. Raises UnknownTopicOrPartitionError, and the broker's errors."""
         cached = self._by_name.get(name)
         if cached is None:
-            return await self.look_up(connection, name)
+            return await self.look_up(connection, name, to_write=to_write)
         if name in self._doubted:
-            return await self.renewed(connection, name)
-        return cached[1] if self._clock_s() - cached[0] < KEPT_S else await self.look_up(connection, name)
+            return await self.renewed(connection, name, to_write=to_write)
+        is_new = self._clock_s() - cached[0] < KEPT_S
+        return cached[1] if is_new else await self.look_up(connection, name, to_write=to_write)
 
-    async def look_up(self, connection: BrokerConnection, name: str) -> TopicInfo:
-        """Ask the broker for a topic, and cache it. Raises the errors of `get`."""
+    async def look_up(self, connection: BrokerConnection, name: str, *, to_write: bool = False) -> TopicInfo:
+        """Ask the broker for a topic, and cache it. `to_write`: as in `get`. Raises the errors of `get`."""
         requested_s = self._clock_s()
-        answer = await read_metadata(connection, MetadataRequest([name], paged=True))
+        answer = await read_metadata(connection, MetadataRequest([name], paged=True, to_write=to_write))
         state = next((t for t in answer.topics if t.name == name), None)
         if state is None or state.error_code:
             code = UnknownTopicOrPartitionError.code if state is None else state.error_code
@@ -70,9 +71,9 @@ class Topics:
             self.forget(next(iter(self._by_name)))
         return info
 
-    async def renewed(self, connection: BrokerConnection, name: str) -> TopicInfo:
+    async def renewed(self, connection: BrokerConnection, name: str, *, to_write: bool = False) -> TopicInfo:
         """Return a topic as it was at the time of the call, or later. All callers together look a topic up once in
-        RENEWAL_S at most; a caller waits for its turn. Raises the errors of `get`."""
+        RENEWAL_S at most; a caller waits for its turn. `to_write`: as in `get`. Raises the errors of `get`."""
         called_s = self._clock_s()
         lock = self._renewing.setdefault(name, asyncio.Lock())
         async with lock:
@@ -81,7 +82,7 @@ class Topics:
                 if cached[0] > called_s:
                     return cached[1]  # another caller has looked the topic up meanwhile
                 await asyncio.sleep(max(cached[0] + RENEWAL_S - self._clock_s(), 0))
-            return await self.look_up(connection, name)
+            return await self.look_up(connection, name, to_write=to_write)
 
     def peek(self, name: str) -> TopicInfo | None:
         """Return the cached topic, of any age; None if it is not cached."""
@@ -138,14 +139,18 @@ async def read_metadata(connection: BrokerConnection, request: MetadataRequest) 
     return answer
 
 
-async def read_topics(connection: BrokerConnection, names: list[str] | None) -> MetadataResponse:
-    """Return topics without their schemas, in as many requests as necessary. `names` None: all topics. Raises the
-    broker's errors."""
+async def read_topics(
+    connection: BrokerConnection, names: list[str] | None, *, to_write: bool = False
+) -> MetadataResponse:
+    """Return topics without their schemas, in as many requests as necessary. `names` None: all topics. `to_write`:
+    topics that the client may not write to are answered as denied. Raises the broker's errors."""
     first = names if names is None else names[:TOPICS_PER_REQUEST_MAX]
-    answer = await read_metadata(connection, MetadataRequest(first, paged=True, with_schemas=False))
+    request = MetadataRequest(first, paged=True, with_schemas=False, to_write=to_write)
+    answer = await read_metadata(connection, request)
     for start in range(TOPICS_PER_REQUEST_MAX, len(names or ()), TOPICS_PER_REQUEST_MAX):
         part = (names or [])[start : start + TOPICS_PER_REQUEST_MAX]
-        more = await read_metadata(connection, MetadataRequest(part, paged=True, with_schemas=False))
+        request = MetadataRequest(part, paged=True, with_schemas=False, to_write=to_write)
+        more = await read_metadata(connection, request)
         answer.topics += more.topics
     return answer
 

@@ -173,12 +173,20 @@ async def _state(session: Session, name: str) -> TopicState:
     return state
 
 
+async def _state_to_alter(session: Session, name: str) -> TopicState:
+    """Return the state of a topic whose settings the client may alter. The permission to describe it is not enough.
+    Raises InvalidTopicError, UnknownTopicOrPartitionError, and the broker's errors."""
+    check_topic_name(name)
+    nothing = AlterTopicRequest(name, {}, validate_only=True)
+    return (await (await session.broker()).ask(Api.ALTER_TOPIC, nothing, AlterTopicResponse)).topic
+
+
 async def alter_configs(session: Session, request: requests.AlterConfigs, version: int) -> responses.AlterConfigs:
     """Replace all settings of topics. Settings that are missing in the request get their defaults, but for those that
     commands or the broker manage: a client that does not know them would remove a topic's Delta table."""
 
     async def change(resource: requests.AlterConfigsResource) -> dict[str, Any]:
-        state = await _state(session, resource["resource_name"])
+        state = await _state_to_alter(session, resource["resource_name"])
         changes: dict[str, Any] = dict.fromkeys(
             name for name in state.configs if name != KEY_FORMAT_SETTING and not is_managed(name)
         )
@@ -194,7 +202,7 @@ async def incremental_alter_configs(
     validate_only = request["validate_only"]
 
     async def change(resource: requests.IncrementalAlterConfigsResource) -> dict[str, Any]:
-        state = await _state(session, resource["resource_name"])
+        state = await _state_to_alter(session, resource["resource_name"])
         changes: dict[str, Any] = {}
         for config in resource["configs"]:
             operation, key, value = config["config_operation"], config["name"], config["value"]
@@ -280,9 +288,10 @@ async def _alter(
                     f"({BROKER}) with INCREMENTAL_ALTER_CONFIGS"
                 )
             changes = await change(resource)
-            if changes and not validate_only:
+            if changes:
                 broker = await session.broker()
-                await broker.ask(Api.ALTER_TOPIC, AlterTopicRequest(name, changes), AlterTopicResponse)
+                message = AlterTopicRequest(name, changes, validate_only)
+                await broker.ask(Api.ALTER_TOPIC, message, AlterTopicResponse)
                 session.gateway.topics.forget(name)
         except SparklogError as e:
             outcome["error_code"], outcome["error_message"] = code_of(e), text_of(e)

@@ -179,7 +179,8 @@ async def _look_up(
     check_topic_name(name)
     if not is_partition(name, partition):
         raise UnknownTopicOrPartitionError(f"topic {name!r} has no partition {partition}")
-    return _Partition(await session.gateway.topics.get(await session.broker(), name), partition, records, has_zstd)
+    topic = await session.gateway.topics.get(await session.broker(), name, to_write=True)
+    return _Partition(topic, partition, records, has_zstd)
 
 
 async def _convert(session: Session, partitions: list[_Partition]) -> list[_Converted]:
@@ -205,7 +206,7 @@ async def _changed(session: Session, topics: Mapping[str, TopicInfo]) -> dict[st
     changed = {}
     for name, topic in topics.items():
         try:
-            fresh = await session.gateway.topics.renewed(await session.broker(), name)
+            fresh = await session.gateway.topics.renewed(await session.broker(), name, to_write=True)
         except SparklogError:
             continue
         if not fresh.is_converted_as(topic):

@@ -13,9 +13,8 @@ from sparklog.errors import (
     InvalidRequestError,
     RequestTimedOutError,
     SparklogError,
-    TopicAlreadyExistsError,
 )
-from sparklog.gateway.backend.topics import read_metadata, topic_uuid
+from sparklog.gateway.backend.topics import topic_uuid
 from sparklog.gateway.handlers.configs import config_entries, parse_configs
 from sparklog.gateway.handlers.entries import ENTRIES_MAX, check_entry
 from sparklog.gateway.handlers.metadata import visible_topics
@@ -38,7 +37,6 @@ from sparklog.protocol.topic_messages import (
     CreateTopicResponse,
     DeleteTopicRequest,
     DeleteTopicResponse,
-    MetadataRequest,
     TopicState,
 )
 from sparklog.types import check_topic_name
@@ -126,13 +124,16 @@ async def _create(session: Session, topic: requests.CreateTopicsTopic, *, valida
         )
     configs = parse_configs({c["name"]: c["value"] for c in topic["configs"]})
     broker = await session.broker()
-    if validate_only:
-        answer = await read_metadata(broker, MetadataRequest([name], paged=True, with_schemas=False))
-        if any(not t.error_code for t in answer.topics):
-            raise TopicAlreadyExistsError(f"topic {name!r} already exists")
-        return None
-    message = CreateTopicRequest(name, partitions, configs=configs, replication_factor=factor, assignment=assignment)
-    return (await broker.ask(Api.CREATE_TOPIC, message, CreateTopicResponse)).topic
+    message = CreateTopicRequest(
+        name,
+        partitions,
+        configs=configs,
+        replication_factor=factor,
+        assignment=assignment,
+        validate_only=validate_only,
+    )
+    state = (await broker.ask(Api.CREATE_TOPIC, message, CreateTopicResponse)).topic
+    return None if validate_only else state
 
 
 async def delete_topics(session: Session, request: requests.DeleteTopics, version: int) -> responses.DeleteTopics:
@@ -190,12 +191,8 @@ async def _add_partitions(session: Session, topic: requests.CreatePartitionsTopi
     if not 0 < count <= PARTITIONS_PER_TOPIC_MAX:
         raise InvalidPartitionsError(f"{count} partitions; 1 to {PARTITIONS_PER_TOPIC_MAX} are possible")
     broker = await session.broker()
-    if validate_only:
-        info = await session.gateway.topics.look_up(broker, name)
-        if count <= info.partitions:
-            raise InvalidPartitionsError(f"topic {name!r} has {info.partitions} partitions; a larger number is needed")
-        return
-    await broker.ask(Api.CREATE_PARTITIONS, CreatePartitionsRequest(name, count), CreatePartitionsResponse)
+    message = CreatePartitionsRequest(name, count, validate_only)
+    await broker.ask(Api.CREATE_PARTITIONS, message, CreatePartitionsResponse)
     session.gateway.topics.forget(name)
 
 

@@ -90,7 +90,7 @@ async def add_partitions_to_txn(
     if names:
         try:
             broker = await session.broker()
-            answer = await read_topics(broker, names)
+            answer = await read_topics(broker, names, to_write=True)
         except SparklogError as e:
             failure = code_of(e)
         else:

@@ -19,7 +19,7 @@ class Asked(Exception):  # noqa: N818 - ends the handler, is no error
 
 
 class Topics:
-    async def create(self, spec: TopicSpec) -> Any:
+    async def create(self, spec: TopicSpec, *, validate_only: bool = False) -> Any:
         raise Asked(spec)
 
 

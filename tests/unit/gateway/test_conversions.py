@@ -96,7 +96,7 @@ class Topics:
     def __init__(self, info: TopicInfo) -> None:
         self._info = info
 
-    async def get(self, *_: Any) -> TopicInfo:
+    async def get(self, *_: Any, **__: Any) -> TopicInfo:
         return self._info
 
     look_up = renewed = get

@@ -11,7 +11,13 @@ import pytest
 from sparklog_broker.security.audit_log import RotatedFile
 
 from sparklog.environment.files import RealFiles
-from sparklog.errors import StorageFullError
+from sparklog.errors import (
+    InvalidConfigError,
+    InvalidPartitionsError,
+    StorageFullError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
@@ -90,7 +96,7 @@ def test_an_auto_created_topic_has_a_line(tmp_path: Path, monkeypatch: pytest.Mo
         await world.ask(ADMIN, Api.METADATA, topics.MetadataRequest(["full"], create_missing=True))
         await world.close()
 
-    async def failing(*_: Any) -> Any:
+    async def failing(*_: Any, **__: Any) -> Any:
         raise StorageFullError("no room")
 
     asyncio.run(scenario())
@@ -101,6 +107,36 @@ def test_an_auto_created_topic_has_a_line(tmp_path: Path, monkeypatch: pytest.Mo
         ("act", "User:admin", "CREATE_TOPIC", "", "topic:full", "STORAGE_FULL"),
     ]
     assert [line["detail"] for line in found] == ["auto.create.topics.enable", "", "auto.create.topics.enable"]
+
+
+def test_a_validation_changes_nothing_and_is_no_act(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = await World.begin(tmp_path, **{"audit.log.file": "audit.log"})
+        await world.do(ADMIN, Api.CREATE_TOPIC, topics.CreateTopicRequest("t", configs={"retention.ms": 5}))
+        before = dict(world.broker.partitions.topics)
+        new = topics.CreateTopicRequest("new", validate_only=True)
+        await world.do(ADMIN, Api.CREATE_TOPIC, new)
+        altered = topics.AlterTopicRequest("t", {"retention.ms": 7}, validate_only=True)
+        answer = await world.do(ADMIN, Api.ALTER_TOPIC, altered)
+        assert answer.topic.configs == {"retention.ms": 5}
+        await world.do(ADMIN, Api.CREATE_PARTITIONS, topics.CreatePartitionsRequest("t", 9, validate_only=True))
+        for api, wrong in (
+            (Api.CREATE_TOPIC, topics.CreateTopicRequest("t", validate_only=True)),
+            (Api.ALTER_TOPIC, topics.AlterTopicRequest("missing", {}, validate_only=True)),
+            (Api.ALTER_TOPIC, topics.AlterTopicRequest("t", {"retention.ms": -7}, validate_only=True)),
+            (Api.CREATE_PARTITIONS, topics.CreatePartitionsRequest("t", 1, validate_only=True)),
+        ):
+            assert (await world.ask(ADMIN, api, wrong)).error_code in (
+                TopicAlreadyExistsError.code,
+                UnknownTopicOrPartitionError.code,
+                InvalidConfigError.code,
+                InvalidPartitionsError.code,
+            )
+        assert world.broker.partitions.topics == before
+        await world.close()
+
+    asyncio.run(scenario())
+    assert [line["api"] for line in lines(tmp_path / "audit.log")] == ["CREATE_TOPIC"]
 
 
 def test_a_write_with_a_foreign_producer_id_is_a_denial(tmp_path: Path) -> None:
