@@ -34,7 +34,7 @@ from sparklog_broker import descriptors
 from sparklog_broker.broker import Broker
 from sparklog_broker.children.child import Child
 from sparklog_broker.children.children import Children
-from sparklog_broker.children.kafka_gateway import KafkaGateway
+from sparklog_broker.children.kafka_gateway import KafkaGateway, restarts
 from sparklog_broker.children.lake_worker import LakeWorker, has_lake, lake_worker_spec
 from sparklog_broker.cluster.cluster_store import ZooKeeperStore
 from sparklog_broker.cluster.growth import grow
@@ -208,7 +208,7 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         if config.lake_worker_enable:
             children.add(_lake_worker(config, loop, broker, server))
         if kafka is not None:
-            children.add(Child(kafka.spec(), loop, environment.clock.monotonic_s))
+            children.add(Child(kafka.spec(), loop, environment.clock.monotonic_s, restarts=restarts()))
         children.start()
         await stop.wait()
         metrics.draining()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 import sparklog
 from sparklog.client.local import LocalBroker
@@ -13,7 +14,7 @@ from sparklog.gateway.records.small import write_small
 from sparklog.gateway.wire.errors import Kafka
 from tests.support.cases import for_each
 from tests.support.kafka_wire import KafkaWire
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 COMMIT, ABORT = True, False
 V1, V2 = 3, 5
@@ -138,3 +139,39 @@ def test_offsets_that_are_announced_open_a_transaction(kafka: LocalBroker) -> No
         assert wire.ask("AddOffsetsToTxn", 3, body)["error_code"] == OK
         assert producer.end(ABORT)[0] == OK
         assert wire.ask("AddOffsetsToTxn", 3, body | {"producer_epoch": epoch + 9})["error_code"] != OK
+
+
+def test_offsets_of_a_transaction_that_an_operator_aborts_do_not_stop_their_producer(kafka: LocalBroker) -> None:
+    """librdkafka requests a new epoch after an error of AddPartitionsToTxn, Produce and EndTxn only, and a transaction
+    of offsets needs only the last one."""
+    settings = {"bootstrap.servers": kafka.kafka_bootstrap_servers, "log_level": 0}
+    consumer = Consumer({**settings, "group.id": "pipeline", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["ends"])
+    source = Producer(settings)
+    source.produce("ends", b"x")
+    source.flush(PATIENCE_S)
+    until(lambda: consumer.poll(0.1) is not None, "a record")
+    producer = Producer({**settings, "transactional.id": "pipeline"})
+    producer.init_transactions(PATIENCE_S)
+
+    def send_offset(offset: int) -> None:
+        offsets = [TopicPartition("ends", 0, offset)]
+        producer.send_offsets_to_transaction(offsets, consumer.consumer_group_metadata(), PATIENCE_S)
+
+    def begin_and_send(offset: int) -> None:
+        producer.begin_transaction()
+        send_offset(offset)
+
+    with sparklog.Admin(kafka.bootstrap_servers) as admin:
+        for next_call in (None, lambda: send_offset(7), lambda: producer.commit_transaction(PATIENCE_S)):
+            begin_and_send(6)
+            admin.abort_transaction("pipeline")
+            if next_call is not None:
+                with pytest.raises(KafkaException) as raised:
+                    next_call()
+                assert raised.value.args[0].txn_requires_abort()
+            producer.abort_transaction(PATIENCE_S)
+            begin_and_send(1)
+            producer.commit_transaction(PATIENCE_S)
+            assert consumer.committed([TopicPartition("ends", 0)], PATIENCE_S)[0].offset == 1
+    consumer.close()

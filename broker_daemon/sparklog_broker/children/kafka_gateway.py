@@ -18,6 +18,7 @@ from sparklog.protocol.gateway import GatewayListener, GatewayStart, encode_star
 from sparklog.security.listeners import GATEWAY_PREFIX, Listener, Listeners
 from sparklog.security.secrets import Secret
 from sparklog_broker.children.child import ChildSpec
+from sparklog_broker.children.restarts import Restarts
 from sparklog_broker.config import BrokerConfig, format_address
 from sparklog_broker.network.listening import ListenError, bind_all, bind_local, close_all
 from sparklog_broker.security_config import BrokerSecurity
@@ -26,7 +27,15 @@ BACKLOG = 1024
 _MODULE = "sparklog.gateway"
 TAKEN_WAIT_S = 10.0
 """Longest wait for a port in use, in s. After a broker was killed, its gateway keeps the ports for a moment."""
+RESTART_PAUSE_S_MAX = 4.0
+"""Longest pause before a restart of the gateway, in s. During the pause no Kafka client reaches the partitions that the
+broker leads, although the broker serves and stays their leader; sessions of group members last 6 s and more."""
 _PAUSE_S = 0.1
+
+
+def restarts() -> Restarts:
+    """Return the pauses before restarts of the gateway."""
+    return Restarts(longest_s=RESTART_PAUSE_S_MAX)
 
 
 class KafkaGateway:

@@ -50,6 +50,10 @@ ABORTABLE_FROM = {"Produce": 12, "EndTxn": BUMPS_FROM, "TxnOffsetCommit": 5}
 the answer of END_TXN. Older clients would keep their old epoch, with which they could never write again, so they need
 an error after which they request a new epoch. That error is UNKNOWN_PRODUCER_ID; after INVALID_PRODUCER_EPOCH,
 librdkafka's producers would end. APIs without an entry are only sent by such older clients."""
+_BUMPS_AFTER_ADD_FROM = 2
+"""First version of ADD_OFFSETS_TO_TXN, and of END_TXN, whose clients request a new epoch after UNKNOWN_PRODUCER_ID in
+ADD_OFFSETS_TO_TXN. Clients of older versions, such as librdkafka, do so only after this error in the abort, which they
+send if ADD_OFFSETS_TO_TXN has succeeded."""
 FENCED_FROM = {"InitProducerId": 4, "EndTxn": 2, "AddPartitionsToTxn": 2, "AddOffsetsToTxn": 2}
 """First version of each API whose answers can have PRODUCER_FENCED. Older versions and other APIs have
 INVALID_PRODUCER_EPOCH instead, as in Kafka: after PRODUCER_FENCED in PRODUCE or TXN_OFFSET_COMMIT, librdkafka would let
@@ -121,11 +125,17 @@ async def add_partitions_to_txn(
 async def add_offsets_to_txn(
     session: Session, request: requests.AddOffsetsToTxn, version: int
 ) -> responses.AddOffsetsToTxn:
-    """Check the group id, and open the transaction. The offsets themselves are added by TXN_OFFSET_COMMIT."""
+    """Check the group id, and open the transaction. The offsets themselves are added by TXN_OFFSET_COMMIT.
+
+    If the coordinator has aborted the transaction, clients before _BUMPS_AFTER_ADD_FROM get no error. TXN_OFFSET_COMMIT
+    then refuses their offsets, and END_TXN makes them request a new epoch.
+    """
     if not is_group_id(request["group_id"]):
         return {"error_code": Kafka.INVALID_GROUP_ID}
     begin = BeginTxnRequest(request["transactional_id"], request["producer_id"], request["producer_epoch"])
-    return {"error_code": await _open(session, begin, "AddOffsetsToTxn", version)}
+    code = await _open(session, begin, "AddOffsetsToTxn", version)
+    is_late = code is Kafka.UNKNOWN_PRODUCER_ID and version < _BUMPS_AFTER_ADD_FROM
+    return {"error_code": Kafka.NONE if is_late else code}
 
 
 async def _open(session: Session, message: BeginTxnRequest, api: str, version: int) -> Kafka:
@@ -188,7 +198,11 @@ def _offset_code(code: Kafka, version: int) -> Kafka:
 
 
 async def end_txn(session: Session, request: requests.EndTxn, version: int) -> responses.EndTxn:
-    """Commit or abort a transaction. The broker answers after all markers are written."""
+    """Commit or abort a transaction. The broker answers after all markers are written.
+
+    If the coordinator has aborted the transaction, the producer's epoch has risen. Clients before _BUMPS_AFTER_ADD_FROM
+    then get UNKNOWN_PRODUCER_ID for their abort, too: else they would continue with the old epoch.
+    """
     if not is_transactional_id(request["transactional_id"]):
         return {"error_code": Kafka.INVALID_REQUEST}
     message = EndTxnRequest(
@@ -202,9 +216,11 @@ async def end_txn(session: Session, request: requests.EndTxn, version: int) -> r
         answer = await (await session.broker()).ask(Api.END_TXN, message, EndTxnResponse)
     except SparklogError as e:
         return {"error_code": transaction_error(e, "EndTxn", version)}
+    keeps_old_epoch = version < _BUMPS_AFTER_ADD_FROM and not request["committed"]
+    is_stale = keeps_old_epoch and answer.producer_epoch != request["producer_epoch"]
     return {
         "throttle_time_ms": answer.throttle_ms,
-        "error_code": Kafka.NONE,
+        "error_code": Kafka.UNKNOWN_PRODUCER_ID if is_stale else Kafka.NONE,
         "producer_id": answer.producer_id,
         "producer_epoch": answer.producer_epoch,
     }

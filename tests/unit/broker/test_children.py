@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from sparklog_broker.children.child import LINE_BYTES_MAX, Child, ChildSpec
 from sparklog_broker.children.children import Children
+from sparklog_broker.children.kafka_gateway import restarts as gateway_restarts
 from sparklog_broker.children.restarts import (
     EXIT_USAGE,
     FIRST_PAUSE_S,
@@ -35,6 +36,12 @@ def test_pauses_double_up_to_a_limit_and_begin_again_after_a_steady_run() -> Non
     assert pauses[-1] == LONGEST_PAUSE_S
     assert restarts.pause_s(-9, STEADY_S) == FIRST_PAUSE_S
     assert restarts.count == 13
+
+
+def test_a_gateway_that_ends_often_is_away_for_less_than_a_session_of_a_group_member() -> None:
+    """Else its clients lose their places in groups, and their messages and transactions time out."""
+    restarts, session_s_min = gateway_restarts(), 6.0
+    assert max(restarts.pause_s(-9, 1.0) or 0.0 for _ in range(12)) < session_s_min
 
 
 def test_a_wrong_configuration_is_not_tried_again() -> None:
