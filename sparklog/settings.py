@@ -274,6 +274,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("sasl.oauthbearer.jwks.endpoint.url", _B, "", "Address of the public keys of tokens: https://…, or file:///path."),
     Setting("https.ca.location", _B, "", "PEM file of the authorities for sasl.oauthbearer.jwks.endpoint.url; empty: those of the system."),
     Setting("sasl.oauthbearer.jwks.endpoint.refresh.ms", _B, 3_600_000, "Interval at which the keys are read again; a file is checked at ssl.reload.interval.ms.", "ms", 1_000, _DAY_MS),
+    Setting("sasl.oauthbearer.jwks.endpoint.outage.ms", _B, _DAY_MS, "Time since the last successful read for which the keys stay in use while they cannot be read; after it tokens are refused until a read succeeds.", "ms", 1_000, 365 * _DAY_MS),
     Setting("sasl.oauthbearer.expected.audience", _B, "", "Required audiences of tokens (claim aud), several with commas."),
     Setting("sasl.oauthbearer.expected.issuer", _B, "", "Required issuer of tokens (claim iss)."),
     Setting("sasl.oauthbearer.sub.claim.name", _B, "sub", "The claim that names the user."),

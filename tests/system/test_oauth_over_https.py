@@ -7,7 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -35,14 +35,22 @@ from sparklog.security.client_security import SecuritySettings, TokenEndpoint, c
 from sparklog.security.secrets import Secret
 from sparklog.security.token_source import TokenSource
 from tests.support.cli import Result, run_here
+from tests.support.waiting import until
 from tests.system.console_client import BASE, ORIGIN, fields_of, get
 from tests.system.secure_broker import SecureBroker, now, write_identity
 
 
 class Issuer:
-    """Gives tokens of its newest key at /token, its public keys at /jwks; /elsewhere leads to plain text."""
+    """Gives tokens of its newest key at /token, its public keys at /jwks; /elsewhere leads to plain text.
 
-    def __init__(self, directory: Path, authority: Authority) -> None:
+    `port` 0: any. `name`: first part of the ids of its keys.
+    """
+
+    def __init__(self, directory: Path, authority: Authority, *, port: int = 0, name: str = "key") -> None:
+        self._name = name
+        self.answers = threading.Event()
+        """Clear: /jwks hangs until it is set."""
+        self.answers.set()
         self.asked: dict[str, int] = {}
         self.keys: list[Any] = []
         self.more: dict[str, object] = {}
@@ -57,6 +65,7 @@ class Issuer:
                     self.send_header("Location", "http://127.0.0.1:1/jwks")
                     self.end_headers()
                 else:
+                    issuer.answers.wait()
                     self._answer(issuer.jwks())
 
             def do_POST(self) -> None:
@@ -76,12 +85,13 @@ class Issuer:
 
             def log_message(self, format: str, *args: object) -> None: ...
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         own = write_identity(directory, "issuer", authority.issue("issuer", ["localhost"], now(), 1, broker=True))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(own["ssl.certificate.location"], own["ssl.key.location"])
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
-        self.url = f"https://localhost:{self._server.server_port}"
+        self.port = self._server.server_port
+        self.url = f"https://localhost:{self.port}"
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
 
@@ -93,14 +103,16 @@ class Issuer:
 
     def jwks(self) -> object:
         public = [json.loads(RSAAlgorithm.to_jwk(key.public_key())) for key in self.keys]
-        return {"keys": [key | {"kid": f"key-{i}", "alg": "RS256"} for i, key in enumerate(public)]}
+        return {"keys": [key | {"kid": f"{self._name}-{i}", "alg": "RS256"} for i, key in enumerate(public)]}
 
     def token(self, key: Any = None, kid: str = "", **other: object) -> str:
         claims = {"sub": "alice", "aud": "sparklog", "exp": time.time() + 300} | other
-        headers = {"kid": kid or f"key-{len(self.keys) - 1}"}
+        headers = {"kid": kid or f"{self._name}-{len(self.keys) - 1}"}
         return jwt.encode(claims, key or self.keys[-1], "RS256", headers=headers)
 
     def close(self) -> None:
+        """A second call has no effect."""
+        self.answers.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -113,17 +125,20 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Issuer, Se
     ca = directory / "issuer-ca.pem"
     ca.write_text(authority.identity.certificate)
     issuer = Issuer(directory, authority)
-    more = f"""
+    broker = SecureBroker(directory, more=settings_of_broker(issuer, ca))
+    yield issuer, broker, ca
+    assert broker.stop() == 0, broker.process.stderr
+    issuer.close()
+
+
+def settings_of_broker(issuer: Issuer, ca: Path) -> str:
+    return f"""
 connection.failed.authentication.delay.ms = 1
 listener.name.both.sasl.enabled.mechanisms = "OAUTHBEARER"
 sasl.oauthbearer.expected.audience = "sparklog"
 sasl.oauthbearer.jwks.endpoint.url = "{issuer.url}/jwks"
 https.ca.location = "{ca}"
 """
-    broker = SecureBroker(directory, more=more)
-    yield issuer, broker, ca
-    assert broker.stop() == 0, broker.process.stderr
-    issuer.close()
 
 
 def settings(issuer: Issuer, broker: SecureBroker, ca: Path) -> dict[str, str]:
@@ -163,6 +178,61 @@ def test_a_new_key_is_accepted_at_once_and_invented_ones_do_not_hammer_the_issue
             log_in(broker, hostile)
     assert issuer.asked["/jwks"] <= asked + 2 + (time.monotonic() - begun) / UNKNOWN_KEY_INTERVAL_S
     log_in(broker, settings(issuer, broker, ca))
+
+
+def test_a_dead_issuer_that_comes_back_with_other_keys(tmp_path: Path) -> None:
+    """First it hangs, then its port is closed, then another one has the port; a client stays connected all the time."""
+    authority = Authority("the issuer's CA", now())
+    ca, held = tmp_path / "issuer-ca.pem", tmp_path / "token"
+    ca.write_text(authority.identity.certificate)
+    with ExitStack() as stack:
+
+        def start(**more: Any) -> Issuer:
+            issuer = Issuer(tmp_path, authority, **more)
+            stack.callback(issuer.close)
+            return issuer
+
+        issuer = start()
+        times = "sasl.oauthbearer.jwks.endpoint.refresh.ms = 1000\nsasl.oauthbearer.jwks.endpoint.outage.ms = 1000"
+        broker = SecureBroker(tmp_path, more=settings_of_broker(issuer, ca) + times)
+        stack.callback(broker.stop)
+        login = {
+            "security.protocol": "SASL_SSL",
+            "sasl.mechanism": "OAUTHBEARER",
+            "sasl.oauthbearer.token.endpoint.url": held.as_uri(),
+            "ssl.ca.location": str(broker.ca),
+        }
+        connections: list[Connection] = []
+
+        def connect(token: str) -> bool:
+            held.write_text(token)
+            endpoint = parse_bootstrap(broker.addresses["BOTH"])[0]
+            connection = Connection(endpoint, timeout_ms=60_000, security=client_security(login))
+            connections.append(stack.enter_context(closing(connection)))
+            return True
+
+        def refusal(token: str) -> str:
+            try:
+                connect(token)
+            except SaslAuthenticationFailedError as e:
+                return str(e)
+            return ""
+
+        def is_served() -> bool:
+            return bool(connections[0].request(Api.METADATA, MetadataRequest(), MetadataResponse)[0].brokers)
+
+        until(lambda: refusal(issuer.token()) == "", "a connection")  # on a slow machine the keys may be too old
+        issuer.answers.clear()
+        until(lambda: "could not be read for 1 s" in refusal(issuer.token()), "the end of the keys' time")
+        assert is_served()
+        issuer.close()
+        until(lambda: "Connection refused" in broker.process.stderr, "a read of the closed port")
+        assert is_served()
+        other = start(port=issuer.port, name="other")
+        until(lambda: refusal(other.token()) == "", "the keys of the other issuer")
+        until(lambda: "the token's key (kid) is not in the issuer's set" in refusal(issuer.token()), "the other keys")
+        assert is_served()
+        assert broker.stop() == 0, broker.process.stderr
 
 
 def test_every_client_logs_in_with_a_token_and_a_wrong_token_opens_none(

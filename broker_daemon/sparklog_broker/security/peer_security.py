@@ -67,19 +67,19 @@ class PeerSecurity:
         )
         """Separate threads, so that frequent attempts to authenticate do not slow down authenticated peers."""
         with_tokens = [one for one in everything if OAUTHBEARER in security.rules(one).mechanisms]
-        renewing = executors.daemon("renew-keys") if contexts or with_tokens or renew_others else None
-        self._renewing: Executor | None = renewing
-        """A separate thread, because a server of keys can hang."""
+        self._renewing: Executor | None = executors.daemon("renew-certificates") if contexts or renew_others else None
+        self._reading: dict[str, Executor] = {one.name: executors.daemon("renew-keys") for one in with_tokens}
+        """By listener, a thread that reads its keys. A server of keys can hang, which must not delay renewed
+        certificates, or the keys of other listeners."""
         self._tokens = {
             one.name: TokenKeys(
                 security.of(one),
                 environment.clock.monotonic_s,
                 self._interval_s,
-                renewing,
+                self._reading[one.name],
                 waits_max=max(config.num_network_threads // 2, 1),
             )
             for one in with_tokens
-            if renewing is not None
         }
         self._timer: asyncio.TimerHandle | None = None
         self.authenticator = Authenticator(
@@ -99,29 +99,29 @@ class PeerSecurity:
 
     def start(self) -> None:
         """Begin to check for renewed certificates and keys, at intervals."""
-        if self._renewing is not None:
+        if self._renewing is not None or self._tokens:
             self.renew()
             self._timer = self._loop.call_later(self._interval_s, self.start)
 
     def renew(self) -> None:
-        """Check for renewed certificates and keys now, on a thread."""
+        """Check for renewed certificates and keys now, on threads."""
         if self._renewing is not None:
-            self._renewing.submit(self._renew)
+            self._renewing.submit(self._renew_certificates)
+        for keys in self._tokens.values():
+            keys.renew_soon()
 
-    def _renew(self) -> None:
+    def _renew_certificates(self) -> None:
         renew_listeners(self._contexts)
         try:
             if self._renew_others is not None and self._renew_others():
                 log.info("reconnecting to other brokers with the new certificates")
         except InvalidConfigError as e:
             log.error("connections to other brokers: the changed certificates cannot be used: %s", e)  # noqa: TRY400
-        for keys in self._tokens.values():
-            keys.renew()
 
     def stop(self) -> None:
         """Stop the timer and the threads. A second call has no effect."""
         if self._timer is not None:
             self._timer.cancel()
-        for executor in (self.threads, self.authentication_threads, self._renewing):
+        for executor in (self.threads, self.authentication_threads, self._renewing, *self._reading.values()):
             if executor is not None:
                 executor.shutdown(wait=False, cancel_futures=True)

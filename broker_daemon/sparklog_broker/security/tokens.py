@@ -37,7 +37,7 @@ class TokenKeys:
         waits_max: int = 1,
         fetch: Callable[..., bytes] = fetch,
     ) -> None:
-        """`settings`: the listener's settings. `threads`: run the reads that an unknown key causes. `waits_max`: number
+        """`settings`: the listener's settings. `threads`: run the reads of an https address. `waits_max`: number
         of authentications that can wait for a read at once; the others are refused, so that a slow server of keys does
         not hold all threads of authentications. `fetch`: reads an https address, like `security.https.fetch`. Raises
         InvalidConfigError, which names the wrong or missing setting.
@@ -48,6 +48,7 @@ class TokenKeys:
         self._waits = threading.BoundedSemaphore(waits_max)
         self._first: Future[None] | None = None
         self._reading: Future[None] | None = None
+        self._renewing: Future[None] | None = None
         self._last_reread_s = 0.0
         self._ca_location = str(settings["https.ca.location"])
         self._url = str(settings["sasl.oauthbearer.jwks.endpoint.url"])
@@ -60,26 +61,38 @@ class TokenKeys:
             int(str(settings["sasl.oauthbearer.clock.skew.seconds"])) * 1_000,
             str(settings["sasl.oauthbearer.sub.claim.name"]),
         )
+        self._valid_s = int(str(settings["sasl.oauthbearer.jwks.endpoint.outage.ms"])) / 1_000
         refresh_s = int(str(settings["sasl.oauthbearer.jwks.endpoint.refresh.ms"])) / 1_000
+        refresh_s = min(refresh_s, self._valid_s / 2)
         self._interval_s = file_interval_s if self._url.startswith(_FILE) else refresh_s
         self._now_s = now_s
         self._due_s = 0.0
+        self._read_s = 0.0
+        """Time in s of the last successful read."""
         self._text = ""
         self._verifier: TokenVerifier | None = None
         self._lock = threading.Lock()
         if self._url.startswith(_FILE):
-            self._verifier = TokenVerifier(self._read(), self._rules)
+            self._verifier, self._read_s = TokenVerifier(self._read(), self._rules), now_s()
 
     def verify(self, token: str, now_ms: int) -> tuple[str, int]:
-        """Verify a token, as a TokenVerifier does. If the token's key is unknown, read the keys again, unless such a
-        read is recent. Blocks; called on the threads of authentications. Raises SaslAuthenticationFailedError if no
-        keys are loaded yet, and the errors of `TokenVerifier.verify`.
+        """Verify a token, as a TokenVerifier does. If the token's key is unknown, or the keys have not been read for
+        the longest allowed time, read the keys again, unless such a read is recent. Blocks; called on the threads of
+        authentications. Raises SaslAuthenticationFailedError if no keys are loaded yet or the keys are too old, and the
+        errors of `TokenVerifier.verify`.
         """
         if self._verifier is None:
             self._wait_for(self._first_read())
+        elif self._is_too_old:
+            self._wait_for(self._reread_if_allowed())
         verifier = self._verifier
         if verifier is None:
             raise SaslAuthenticationFailedError("no keys are loaded yet")
+        if self._is_too_old:
+            raise SaslAuthenticationFailedError(
+                f"the issuer's keys could not be read for {self._valid_s:.0f} s, so that no token is accepted: the "
+                "broker's log has the reason"
+            )
         try:
             return verifier.verify(token, now_ms)
         except UnknownKeyError:
@@ -88,6 +101,17 @@ class TokenKeys:
             if newer is None or newer is verifier:
                 raise
         return newer.verify(token, now_ms)
+
+    @property
+    def _is_too_old(self) -> bool:
+        """True if the last successful read is longer ago than the keys may be used."""
+        return self._now_s() - self._read_s >= self._valid_s
+
+    def renew_soon(self) -> None:
+        """Begin to read the keys on the thread of such reads if their interval has passed. Do nothing while the last
+        such read runs: a server of keys that hangs must not make a queue of reads."""
+        if self._renewing is None or self._renewing.done():
+            self._renewing = self._threads.submit(self.renew)
 
     def _first_read(self) -> Future[None]:
         """Begin to read the keys, and return the read; return the running read if there is one."""
@@ -127,10 +151,16 @@ class TokenKeys:
                 text = self._read()
                 if text != self._text:
                     self._verifier, self._text = TokenVerifier(text, self._rules), text
-                self._due_s = self._now_s() + self._interval_s
+                self._read_s = self._now_s()
+                self._due_s = self._read_s + self._interval_s
             except InvalidConfigError as e:
                 self._due_s = self._now_s() + min(RETRY_S, self._interval_s)
-                log.error("the keys of tokens cannot be read, the previous keys stay in use: %s", e)  # noqa: TRY400
+                left_s = max(self._read_s + self._valid_s - self._now_s(), 0.0)
+                log.error(  # noqa: TRY400
+                    "the keys of tokens cannot be read: %s; %s", e,
+                    "no token is accepted until they can" if self._verifier is None or not left_s
+                    else f"the previous keys stay in use for {left_s:.0f} s more",
+                )  # fmt: skip
 
     def _read(self) -> str:
         if self._url.startswith(_FILE):

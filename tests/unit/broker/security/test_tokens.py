@@ -22,6 +22,7 @@ from sparklog.settings import Scope, settings_of
 
 T = TypeVar("T")
 
+DAY_S = 86_400
 KEYS: list[Any] = [rsa.generate_private_key(65537, 2048) for _ in range(3)]
 
 
@@ -39,6 +40,8 @@ class Threads(Executor):
         """Timeout of the last wait for a job that hung."""
         self.on_wait: Callable[[], None] | None = None
         """Called once when a caller waits."""
+        self.jobs = 0
+        """Number of jobs so far."""
         self._hanging: list[Callable[[], None]] = []
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
@@ -53,6 +56,7 @@ class Threads(Executor):
                         on_wait()
                 return super().result(0)
 
+        self.jobs += 1
         future = Job()
         self._hanging.append(lambda: future.set_result(fn(*args, **kwargs)))
         if not self.hang:
@@ -71,7 +75,7 @@ class World:
     def __init__(self, *texts: str) -> None:
         self.now_s = 0.0
         self.fetched = 0
-        self._texts = list(texts)
+        self.texts = list(texts)
         settings = {name: setting.default for name, setting in settings_of(Scope.BROKER).items()}
         settings |= {
             "sasl.oauthbearer.jwks.endpoint.url": "https://issuer/jwks",
@@ -82,16 +86,22 @@ class World:
 
     def _fetch(self, url: str, **_: object) -> bytes:
         self.fetched += 1
-        text = self._texts.pop(0) if len(self._texts) > 1 else self._texts[0]
+        text = self.texts.pop(0) if len(self.texts) > 1 else self.texts[0]
         if not text:
             raise OSError("away")
         return text.encode()
 
     def log_in(self, key: int, kid: str = "") -> bool:
+        return self.refusal(key, kid) == ""
+
+    def refusal(self, key: int, kid: str = "") -> str:
+        """Reason for which a token is refused; "" if it is accepted."""
         claims = {"sub": "alice", "aud": "sparklog", "exp": time.time() + 300}
         token = jwt.encode(claims, KEYS[key], "RS256", headers={"kid": kid or str(key)})
         server = OAuthBearerServer(self.keys)
-        return server.respond(bearer_message(Secret(token)), int(time.time() * 1000)).principal is not None
+        step = server.respond(bearer_message(Secret(token)), int(time.time() * 1000))
+        assert (step.principal is None) == bool(server.failure)
+        return server.failure
 
 
 def test_an_unknown_key_has_them_read_again_at_most_so_often() -> None:
@@ -140,6 +150,36 @@ def test_a_slow_issuer_holds_a_limited_number_of_threads() -> None:
     assert not world.log_in(1)
     assert inner == [False]
     assert world.threads.patience_s is None, "the second authentication does not wait"
+
+
+def test_keys_are_used_for_a_limited_time_after_their_last_read(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(jwks(0), "")
+    assert world.log_in(0)
+    world.now_s += DAY_S - 1
+    world.keys.renew()
+    assert "the previous keys stay in use for 1 s more" in caplog.text
+    assert world.log_in(0)
+    world.now_s += 1
+    assert "the issuer's keys could not be read for 86400 s" in world.refusal(0)
+    assert "no token is accepted until they can" in caplog.text
+    reads = world.fetched
+    assert not world.log_in(0)
+    assert world.fetched == reads, "refused tokens cause no further reads"
+    world.texts[0] = jwks(1)
+    world.now_s += UNKNOWN_KEY_INTERVAL_S
+    assert world.log_in(1)
+    assert "(kid) is not in the issuer's set" in world.refusal(0)
+
+
+def test_a_read_that_hangs_makes_no_queue_of_reads() -> None:
+    world = World(jwks(0))
+    world.threads.hang = True
+    for _ in range(3):
+        world.keys.renew_soon()
+    world.threads.go_on()
+    assert world.threads.jobs == 1
+    world.keys.renew_soon()
+    assert world.threads.jobs == 2
 
 
 def test_only_https_and_only_trusted_authorities(tmp_path: Path) -> None:
