@@ -102,13 +102,15 @@ def missing_columns(topic: pa.Schema, table: pa.Schema) -> list[pa.Field]:
     table should have, from the topic's newest schema. Raises LakePausedError: A column of the table has another type,
     or a name in other case; or a column that the topic lacks is NOT NULL."""
     by_lower = {f.name.lower(): f for f in table}
-    missing, problems = [], []
+    missing, problems, narrow = [], [], []
     for f in topic:
         own = by_lower.get(f.name.lower())
         if own is None:
             missing.append(f)
         elif own.name != f.name:
             problems.append(f"column {f.name!r} has the name {own.name!r} in the table")
+        elif own.type in _WIDER.get(f.type, ()):
+            narrow.append(f"column {f.name!r} is {own.type} in the table and {f.type} in the topic")
         elif not same_type(own.type, f.type):
             problems.append(f"column {f.name!r} is {f.type} in the topic and {own.type} in the table")
     names = {f.name.lower() for f in topic}
@@ -117,6 +119,12 @@ def missing_columns(topic: pa.Schema, table: pa.Schema) -> list[pa.Field]:
         for f in table
         if not f.nullable and f.name.lower() not in names
     ]
+    if narrow and not problems:
+        raise LakePausedError(
+            f"the table is wider than the topic: {'; '.join(narrow)}; make the topic's columns wider, too ('sparklog topic "
+            "alter --widen'), then use 'sparklog lake resume'"
+        )
+    problems += narrow
     if problems:
         raise LakePausedError(
             f"the table does not fit the topic: {'; '.join(problems)}; 'sparklog lake rebuild --keep-rows' makes columns "

@@ -15,7 +15,7 @@ from sparklog.lake.location import is_local
 from sparklog.lake.log_entry import needs_own_commit
 from sparklog.lake.parquet_files import partition_text
 from sparklog.lake.rules import TableState
-from sparklog.lake.table_features import check_features
+from sparklog.lake.table_features import check_features, check_vectors, required_features
 
 APP_PREFIX = "sparklog:"
 COMMIT_MARK = "sparklog"
@@ -137,14 +137,16 @@ class DeltaSnapshot:
         overwritten the table, or dropped such a column."""
         self.reader.layout(["_partition", "_offset", "_timestamp"])
 
-    def check_features(self, *, is_upsert: bool) -> None:
-        """Check that a commit of plain Parquet files can be appended to the table, and with `is_upsert` replace files.
-        Raises LakePausedError: The table has a feature that this writer does not support."""
+    def check_features(self, *, rewrites: str = "") -> None:
+        """Check that a commit of plain Parquet files can be appended to the table. `rewrites`: the mode or command for
+        which the commit also replaces files; empty: none. Raises LakePausedError: The table has a feature that this
+        writer does not support."""
+        protocol = self.handle.protocol()
         check_features(
-            set(self.handle.protocol().writer_features or ()),
+            required_features(protocol.min_writer_version, protocol.writer_features or ()),
             self.handle.metadata().configuration,
             self.handle.schema().fields,
-            is_upsert=is_upsert,
+            rewrites=rewrites,
             is_directory=is_local(self.location),
         )
 
@@ -281,10 +283,12 @@ class DeltaSnapshot:
 
     def deletion_masks(self) -> dict[str, Any]:
         """Return a mask for each file with a deletion vector, by file name: an array that is True for each row that is
-        not deleted. Raises LakeUnavailableError."""
+        not deleted. Raises LakeUnavailableError; LakePausedError: deltalake cannot read the vectors."""
         with delta_errors(self.location):
-            if "deletionVectors" not in (self.handle.protocol().reader_features or ()):
+            features = self.handle.protocol().reader_features or ()
+            if "deletionVectors" not in features:
                 return {}
+            check_vectors(features)
             masks: dict[str, Any] = {}
             for batch in pa.RecordBatchReader.from_stream(self.handle.deletion_vectors()):
                 for path, mask in zip(batch.column(0).to_pylist(), batch.column(1), strict=True):

@@ -2,8 +2,8 @@
 
 The rounds are the real ones (`LakeSync`); the log and the table are models. Each worker is a thread that runs only
 when the world lets it take its next step, so that a seed decides the whole life. Between two steps anything can happen:
-records and transactions of several producers, another worker's commit, changes by users, a crash of a worker, a sleep,
-a lost answer.
+records and transactions of several producers, another worker's commit, changes by users, a crash of a worker, a stop of
+a worker for a long time, retention of the log, a lost answer.
 
     python -m tests.simulation.lake_world SEED       lives one life again
 """
@@ -24,6 +24,7 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import LakePausedError, LakeUnavailableError
 from sparklog.lake.columns import POSITION_FIELDS
 from sparklog.lake.delta_errors import CommitConflictError
+from sparklog.lake.delta_reader import TableFile
 from sparklog.lake.parquet_files import DataFile
 from sparklog.lake.rules import PartitionEnds, Span, TableState
 from sparklog.lake.settings import LakeSettings
@@ -33,6 +34,8 @@ from sparklog.log.producers.whole_transactions import Commit, atomic_ends
 PARTITIONS = 3
 WORKERS = 2
 STEPS = 160
+STOP_STEPS = 60
+"""Steps of the world during which a stopped worker sleeps: the other one runs many rounds meanwhile."""
 PLAIN = -1
 TOPIC_SCHEMA = pa.schema([("transaction", pa.int64())])
 TABLE_SCHEMA = pa.schema([*TOPIC_SCHEMA, *POSITION_FIELDS])
@@ -105,6 +108,10 @@ class World:
         self.open: dict[int, list[int]] = {}
         self.names = 0
         self.workers = [_Worker(self) for _ in range(WORKERS)]
+        self.sleeping: _Worker | None = None
+        """The worker that is stopped (SIGSTOP), wherever it is in its round."""
+        self.wakes_at = 0
+        """Step of the world at which it goes on."""
         self.counts: Counter[str] = Counter()
 
     # -- life
@@ -112,8 +119,10 @@ class World:
     def run(self) -> Counter[str]:
         """Live. Raises ViolationError."""
         try:
-            for _ in range(STEPS):
-                self._happen()
+            for step in range(STEPS):
+                if step == self.wakes_at:
+                    self.sleeping = None
+                self._happen(step)
             self._heal()
         except ViolationError as e:
             raise ViolationError(f"seed {self.seed}: {e}") from None
@@ -122,16 +131,28 @@ class World:
                 worker.end()
         return self.counts
 
-    def _happen(self) -> None:
+    def _happen(self, step: int) -> None:
         draw = self.choose.random()
         if draw < 0.30:
             self._write()
+        elif draw < 0.92:
+            awake = [worker for worker in self.workers if worker is not self.sleeping]
+            self.choose.choice(awake).advance(crash=self.choose.random() < 0.05)
         elif draw < 0.93:
-            self.choose.choice(self.workers).advance(crash=self.choose.random() < 0.05)
+            if self.sleeping is None:
+                self.sleeping, self.wakes_at = self.choose.choice(self.workers), step + STOP_STEPS
+                self.counts["stops"] += 1
+            self._retain()
         elif draw < 0.97:
             self._user()
         elif self.paused:
             self._operate()
+
+    def _retain(self) -> None:
+        """Delete the records that the table has from the log, as retention does. A RESTORE would miss them."""
+        if not self.restores:
+            offsets = self.versions[-1].transactions
+            self.log.start = [max(start, offsets.get(p, 0)) for p, start in enumerate(self.log.start)]
 
     def _write(self) -> None:
         draw = self.choose.random()
@@ -192,7 +213,7 @@ class World:
         if newest.restored_to is None:
             raise ViolationError(f"paused without a reason: {self.paused}")
         largest = self.largest(newest)
-        transactions = {p: largest.get(p, -1) + 1 for p in range(PARTITIONS)}
+        transactions = {p: max(largest.get(p, -1) + 1, self.log.start[p]) for p in range(PARTITIONS)}
         self.versions.append(newest._replace(transactions=transactions, restored_to=None))
         self.paused = ""
 
@@ -370,6 +391,8 @@ class _Log:
         self, info: TopicInfo, partition: int, span: Span, columns: Any, schema: pa.Schema, write: Callable[[Any], None]
     ) -> bool:
         self._step()
+        if span.start < self._world.log.start[partition]:
+            raise LakeUnavailableError("retention has deleted offsets of the span")
         rows = self._world.log.rows[partition]
         write([(partition, o, rows[o]) for o in self._world.log.committed(partition, span)])
         return any(t != PLAIN for t in rows[span.start : span.end])
@@ -383,9 +406,9 @@ class _Tables:
     def committer(self, table: _Table) -> _Table:
         return table
 
-    def open(self, location: str) -> _Table:
+    def open(self, location: str, version: int | None = None) -> _Table:
         self._step()
-        return _Table(self._world, self._step, len(self._world.versions) - 1)
+        return _Table(self._world, self._step, len(self._world.versions) - 1 if version is None else version)
 
 
 class _Table:
@@ -400,11 +423,12 @@ class _Table:
     def schema(self) -> pa.Schema:
         return TABLE_SCHEMA
 
-    def check_features(self, *, is_upsert: bool) -> None:
+    def check_features(self, *, rewrites: str) -> None:
         pass
 
-    def files(self) -> list[str]:
-        return list(self._world.versions[self.version].files)
+    def files(self) -> list[TableFile]:
+        files = self._world.versions[self.version].files
+        return [TableFile(name, 1, len(rows), None, None, None, {}) for name, rows in files.items()]
 
     def state(self, topic_id: str, partitions: int, *, checked_version: int | None, file_offsets: object) -> TableState:
         version = self._world.versions[self.version]

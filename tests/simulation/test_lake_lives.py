@@ -13,7 +13,7 @@ def test_no_promise_is_broken() -> None:
     counts: Counter[str] = Counter()
     for seed in range(LIVES_GATE):
         counts += World(seed).run()
-    assert all(counts[what] for what in ("commits", "crashes", "lost answers", "users", "restores", "rows"))
+    assert all(counts[what] for what in ("commits", "crashes", "lost answers", "users", "restores", "rows", "stops"))
 
 
 def test_a_seed_gives_one_life() -> None:

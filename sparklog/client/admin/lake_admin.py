@@ -40,6 +40,7 @@ from sparklog.settings import LAKE_PREFIX, PARTITIONS_ADDED, Scope, settings_of
 from sparklog.types import EARLIEST_TIMESTAMP, INTERNAL_TOPICS, LATEST_TIMESTAMP, READ_COMMITTED, TopicPartition
 
 ATTEMPTS = 20
+_REBUILD = "'sparklog lake rebuild'"
 PAUSED_BY_USER = "paused by a user"
 
 AlterTopic = Callable[[str, Mapping[str, object | None]], object]
@@ -224,6 +225,7 @@ def rebuild_lake(call: Call, info: TopicInfo, alter: AlterTopic) -> None:
                 f"the table at {place} does not belong to topic {info.name!r} and is left unchanged; remove it or "
                 "use another location"
             )
+        table.check_features(rewrites=_REBUILD)
         try:
             DeltaCommitter(table).reset(starts, schema)
         except CommitConflictError as e:
@@ -239,7 +241,7 @@ def widen_table(info: TopicInfo, alter: AlterTopic) -> None:
     settings = settings_with_lake(info)
     table = _own_table(info, settings)
     check_table(table.state(info.topic_id, info.partitions, file_offsets={}), info.topic_id, settings.table_id)
-    table.check_features(is_upsert=settings.is_upsert)
+    table.check_features(rewrites=_REBUILD)
     schema = table_schema(info.schema, is_envelope=info.is_envelope)
     if not rewrite_wider(table, schema, settings.file_size_bytes):
         raise InvalidConfigError(

@@ -105,7 +105,8 @@ class RoundTable:
             if outcome is Outcome.DONE:
                 return newest.version
             if outcome is Outcome.DISCARD:
-                # the files stay for VACUUM: perhaps an earlier attempt has committed them, and another round followed
+                if not attempt and newest.version > base.version:  # an earlier attempt has perhaps committed them
+                    self._discard_overtaken(work, base.version + 1, settings)
                 self._check(newest, info, settings)
                 raise LakeUnavailableError(
                     f"another worker has committed offsets of topic {info.name!r}: the next round continues behind them"
@@ -129,6 +130,14 @@ class RoundTable:
             "retries"
         )
 
+    def _discard_overtaken(
+        self, work: AppendRound | UpsertRound, attempted_version: int, settings: LakeSettings
+    ) -> None:
+        """Delete the files of a round that has only tried to make this version, if another writer has made it."""
+        winner = self._tables.open(normal_location(settings.location), attempted_version)
+        if winner is not None:
+            work.files.discard(winner)
+
     def _state(self, table: DeltaSnapshot, info: TopicInfo) -> TableState:
         return table.state(
             info.topic_id, info.partitions, checked_version=self.checked_version, file_offsets=self._file_offsets
@@ -141,7 +150,7 @@ class RoundTable:
         if state.may_undo_compaction:
             self._undo_compaction(table, info)
         check_table(state, info.topic_id, settings.table_id)
-        table.check_features(is_upsert=settings.is_upsert)
+        table.check_features(rewrites="lake.mode=upsert" if settings.is_upsert else "")
         if table.mode not in ("", settings.mode):
             raise LakePausedError(
                 f"the table was made with lake.mode = {table.mode}, the settings say {settings.mode}: set lake.mode as "

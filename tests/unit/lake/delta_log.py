@@ -45,10 +45,16 @@ def require_features(
     }
     protocol: dict[str, Any] = {"minReaderVersion": 3, "minWriterVersion": 7, "writerFeatures": list(names)}
     protocol["readerFeatures"] = [name for name in names if name in READER_FEATURES]
-    lines = [
-        {"commitInfo": {"timestamp": 1, "operation": "UPGRADE PROTOCOL"}},
-        {"protocol": protocol},
-        {"metaData": metadata},
-    ]
+    _commit(table, path, {"protocol": protocol}, {"metaData": metadata})
+
+
+def require_writer_version(path: Path, version: int) -> None:
+    """Commit a protocol of this writer version, which names no features."""
+    protocol = {"minReaderVersion": 2 if version >= 5 else 1, "minWriterVersion": version}
+    _commit(DeltaTable(path), path, {"protocol": protocol})
+
+
+def _commit(table: DeltaTable, path: Path, *actions: dict[str, Any]) -> None:
+    lines = [{"commitInfo": {"timestamp": 1, "operation": "UPGRADE PROTOCOL"}}, *actions]
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (path / "_delta_log" / f"{table.version() + 1:020d}.json").write_text(text)
