@@ -111,6 +111,7 @@ def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = N
         ```
     """
     from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.types import StringType
     from pyspark.sql.window import Window
     from pyspark_sparklog.options.options import parse_source_options
 
@@ -134,14 +135,14 @@ def latest(spark: SparkSession, topic: str, *, bootstrap_servers: str | None = N
         return F.col("`" + name.replace("`", "``") + "`")
 
     by_offset = Window.partitionBy(partition, *map(column, keys)).orderBy(F.col(offset).desc())
-    by_time = Window.partitionBy(*map(column, keys)).orderBy(F.col(timestamp).desc(), F.col(offset).desc())
-    place = "__place"
+    by_time = Window.partitionBy(*map(column, keys)).orderBy(F.col(timestamp).desc(), F.col(partition).desc())
+    place = "_" * (1 + max(map(len, rows.columns)))  # no name of a column
     for window in (by_offset, by_time):
         rows = rows.withColumn(place, F.row_number().over(window)).where(F.col(place) == 1).drop(place)
     deleted = F.lit(bool(values))
     for name in values:
         deleted = deleted & column(name).isNull()
-    if OPERATION_COLUMN in rows.columns:
+    if isinstance(rows.schema[OPERATION_COLUMN].dataType if OPERATION_COLUMN in rows.columns else None, StringType):
         deleted = deleted | F.coalesce(F.lower(F.col(OPERATION_COLUMN)).isin(*DELETE_OPERATIONS), F.lit(False))
     rows = rows.where(~deleted)
     if info.is_envelope or parsed.include_metadata:

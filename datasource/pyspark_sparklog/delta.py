@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from sparklog.errors import InvalidConfigError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 __all__ = ["latest_changes", "once"]
 
@@ -69,13 +69,21 @@ def latest_changes(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
     unknown = [k for k in keys if k not in columns]
     if unknown or not keys:
         raise InvalidConfigError(f"keys {list(keys)}: name one or more of the table's columns {', '.join(columns)}")
+    change = "_" * (1 + max(map(len, columns)))  # no name of a column
     order = F.struct("_commit_version", F.expr(_RANK))
     last = (
         changes.where("_change_type <> 'update_preimage'")
-        .groupBy(*keys)
-        .agg(F.max_by(F.struct("_change_type", *columns), order).alias("_last"))
+        .groupBy(*map(_column, keys))
+        .agg(F.max_by(F.struct("_change_type", *map(_column, columns)), order).alias(change))
     )
-    deleted = F.col("_last._change_type") == "delete"
+    newest = F.col(change)
+    deleted = newest.getField("_change_type") == "delete"
     return last.select(
-        *(F.col(c) if c in keys else F.when(~deleted, F.col(f"_last.{c}")).alias(c) for c in columns),
+        *(_column(c) if c in keys else F.when(~deleted, newest.getField(c)).alias(c) for c in columns),
     )
+
+
+def _column(name: str) -> Column:
+    from pyspark.sql import functions as F  # noqa: N812
+
+    return F.col("`" + name.replace("`", "``") + "`")

@@ -15,7 +15,7 @@ OPERATION_COLUMN = "_op"
 """Optional column of a changelog topic with the kind of the change."""
 DELETE_OPERATIONS = ("d", "delete")
 """Values of that column that delete the key, in lower case; they count in any case."""
-_POSITION = "__row"
+_POSITION = "row"
 VALUE_BYTES_MAX = 32
 """Length in bytes of the longest value of fixed width, a decimal of 256 bits."""
 
@@ -25,8 +25,10 @@ def newest_per_key(rows: pa.Table, key_columns: Sequence[str]) -> pa.Table:
     `sparklog.format.key_equality` says which keys are equal."""
     if rows.num_rows < 2:
         return rows
-    keys = _canonical_keys(rows, key_columns).append_column(_POSITION, pa.array(np.arange(rows.num_rows)))
-    last = keys.group_by(list(key_columns)).aggregate([(_POSITION, "max")]).column(f"{_POSITION}_max")
+    keys = _canonical_keys(rows, key_columns)
+    names = keys.column_names
+    keys = keys.append_column(_POSITION, pa.array(np.arange(rows.num_rows)))
+    last = keys.group_by(names).aggregate([(_POSITION, "max")]).column(f"{_POSITION}_max")
     return rows.take(pc.sort_indices(last) if len(last) == rows.num_rows else np.sort(last.to_numpy()))
 
 
@@ -57,10 +59,10 @@ def other_keys(rows: pa.Table, keys: pa.Table, key_columns: Sequence[str]) -> np
     """Find the rows whose key is not in `keys`. `rows`: the rows; only their key columns are used. Returns a boolean
     array that is True for each row to keep; None if all rows stay."""
     marked = _canonical_keys(keys, key_columns)
-    own = _canonical_keys(rows, key_columns).append_column(_POSITION, pa.array(np.arange(rows.num_rows)))
     # in a join null equals nothing, so each key column gets a column that marks its nulls
-    own, marked = _with_null_marks(own, key_columns), _with_null_marks(marked, key_columns)
-    on = [c for c in own.column_names if c != _POSITION]
+    own, marked = _with_null_marks(_canonical_keys(rows, key_columns)), _with_null_marks(marked)
+    on = own.column_names
+    own = own.append_column(_POSITION, pa.array(np.arange(rows.num_rows)))
     joined = own.join(marked, keys=on, join_type="left anti").column(_POSITION).to_numpy()
     if len(joined) == rows.num_rows:
         return None
@@ -70,22 +72,15 @@ def other_keys(rows: pa.Table, keys: pa.Table, key_columns: Sequence[str]) -> np
 
 
 def _canonical_keys(rows: pa.Table, key_columns: Sequence[str]) -> pa.Table:
-    """Return the key columns, such that equal keys have equal bytes."""
+    """Return the key columns, such that equal keys have equal bytes. Numbers are their names, so that no name of a
+    topic's column is taken for a name of this module."""
     columns = [canonical_key(rows.column(name)) for name in key_columns]
-    return pa.table(columns, names=list(key_columns))
+    return pa.table(columns, names=[str(i) for i in range(len(columns))])
 
 
-def _with_null_marks(table: pa.Table, key_columns: Sequence[str]) -> pa.Table:
-    arrays, names = [], []
-    for name in table.column_names:
-        column = table.column(name)
-        if name in key_columns:
-            arrays.append(pc.is_null(column))
-            names.append(f"__null_{name}")
-            column = _without_nulls(column)
-        arrays.append(column)
-        names.append(name)
-    return pa.table(arrays, names=names)
+def _with_null_marks(keys: pa.Table) -> pa.Table:
+    columns = {f"null {name}": pc.is_null(keys.column(name)) for name in keys.column_names}
+    return pa.table(columns | {name: _without_nulls(keys.column(name)) for name in keys.column_names})
 
 
 def _without_nulls(column: Any) -> Any:

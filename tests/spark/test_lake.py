@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark_sparklog.delta import latest_changes
 
 import sparklog
 from sparklog.lake.worker.worker import LakeWorker
@@ -87,11 +88,11 @@ def test_a_stream_and_a_batch_across_the_seam(spark: Any, tmp_path: Path, topic_
         latest = sparklog.latest(spark, topic, bootstrap_servers=address)
         assert sorted(r.n for r in latest.collect()) == list(range(560, 600))
         dotted = topic_name("dotted")
-        admin.create_topic(dotted, 1, schema="`a.b` BIGINT, `c``d` BIGINT", key_columns=["a.b"])
-        producer.send_batch(dotted, [{"a.b": n % 2, "c`d": n} for n in range(4)])
+        admin.create_topic(dotted, 1, schema="`a.b` BIGINT, `c``d` BIGINT, __place INT", key_columns=["a.b"])
+        producer.send_batch(dotted, [{"a.b": n % 2, "c`d": n, "__place": 7} for n in range(4)])
         producer.flush()
         latest = sparklog.latest(spark, dotted, bootstrap_servers=address)
-        assert sorted(tuple(r) for r in latest.collect()) == [(0, 2), (1, 3)]
+        assert sorted(tuple(r) for r in latest.collect()) == [(0, 2, 7), (1, 3, 7)]
         floating = topic_name("floating")
         admin.create_topic(floating, 2, schema="k DOUBLE, n BIGINT, _op STRING", key_columns=["k"])
         bits = np.array([0, 1 << 63, 0x7FF8 << 48, 0xFFF8 << 48, 0x3FF0 << 48, 0], np.uint64)
@@ -100,3 +101,10 @@ def test_a_stream_and_a_batch_across_the_seam(spark: Any, tmp_path: Path, topic_
         producer.flush()
         latest = sparklog.latest(spark, floating, bootstrap_servers=address)
         assert sorted(r.n for r in latest.collect()) == [3, 4], "0.0 deletes -0.0, and NaN is one key"
+
+
+def test_the_last_changes_of_columns_with_any_names(spark: Any) -> None:
+    columns = "`a.b` INT, _last STRING, `c``d` INT, _change_type STRING, _commit_version BIGINT, _commit_timestamp INT"
+    changes = [(1, "x", 1, "insert", 1, 0), (1, "x", 2, "update_postimage", 2, 0), (2, "y", 3, "delete", 1, 0)]
+    newest = latest_changes(spark.createDataFrame(changes, columns), ["a.b", "_last"])
+    assert sorted(map(tuple, newest.collect())) == [(1, "x", 2), (2, "y", None)]

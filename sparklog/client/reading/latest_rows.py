@@ -66,12 +66,14 @@ class LatestRows:
         """Return the newest rows without deleted keys.
 
         The rows of a key are in one partition, unless partitions were added to the topic. For a key in several
-        partitions the row with the latest timestamp is the newest."""
+        partitions the row with the latest timestamp is the newest, and of equal timestamps that of the last partition:
+        it was added later."""
         if not self._partitions:
             return schema.empty_table()
         rows = pa.concat_tables(self._partitions).combine_chunks()
         if len(self._partitions) > 1:
-            rows = newest_per_key(rows.sort_by("_timestamp"), self._keys)
+            order = [(name, "ascending") for name in ("_timestamp", "_partition", "_offset")]
+            rows = newest_per_key(rows.sort_by(order), self._keys)
         remaining = rows.filter(pc.invert(is_deletion(rows, self._keys, value_columns_of(self._info))))
         return remaining.select(schema.names).cast(schema)
 
@@ -84,7 +86,7 @@ def latest_view(info: TopicInfo, table: str, columns: Sequence[str]) -> str:
     if "_op" in columns and pa.types.is_string(info.schema.field("_op").type):
         deleted = f"({deleted}) OR coalesce(lower(\"_op\") IN ('d', 'delete'), false)"
     by_offset = f"row_number() OVER (PARTITION BY _partition, {keys} ORDER BY _offset DESC) = 1"
-    by_time = f"row_number() OVER (PARTITION BY {keys} ORDER BY _timestamp DESC, _offset DESC) = 1"
+    by_time = f"row_number() OVER (PARTITION BY {keys} ORDER BY _timestamp DESC, _partition DESC) = 1"
     newest = f"SELECT * FROM (SELECT * FROM {table} QUALIFY {by_offset}) QUALIFY {by_time}"
     return f"SELECT {', '.join(_quoted(c) for c in columns)} FROM ({newest}) WHERE NOT ({deleted})"
 
