@@ -65,5 +65,15 @@ def check_same_key_format(topic: str, before: Mapping[str, object], after: Mappi
         )
 
 
+def key_rules(partitions: int, key_columns: Sequence[str], configs: Mapping[str, object]) -> int:
+    """Return a number for the properties of a topic by which a gateway accepts a record's key: the number of partitions
+    if the topic has key columns, and compaction, in which each record needs a key. Never negative.
+
+    `configs`: the topic's settings, with those that it inherits. The broker compares the number with that of its own
+    topic, so that no record is accepted by an earlier state of the topic."""
+    compacts = "compact" in str(configs.get("cleanup.policy", "")).split(",")
+    return 2 * (partitions if key_columns else 0) + compacts
+
+
 def _is_text(schema: pa.Schema, key_columns: Sequence[str]) -> bool:
     return len(key_columns) == 1 and bool(pa.types.is_string(schema.field(key_columns[0]).type))

@@ -87,11 +87,14 @@ class HandshakeResponse(Message):
 
 
 class ProducePartition(Message):
-    """The batches of one partition: `length_bytes` bytes of the payload, in the order of the list."""
+    """The batches of one partition: `length_bytes` bytes of the payload, in the order of the list. `key_rules`: the
+    rules (`format/key_format.py`) by which the gateway has checked the records' keys; the broker refuses the batches if
+    the topic has others now; -1: not checked."""
 
     topic: Name
     partition: Partition
     length_bytes: Annotated[int, Meta(ge=1)]
+    key_rules: Int32 = -1
 
 
 class ProduceRequest(Message):

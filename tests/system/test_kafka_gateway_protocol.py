@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 import sparklog
 from sparklog.client.local import LocalBroker
+from sparklog.client.producer.partitioner import partition_for_key
 from sparklog.gateway.handlers.names import is_topic_name
 from sparklog.gateway.records.batch_v2 import iterate_batches
 from sparklog.gateway.records.compression import GZIP, NAMES, ZSTD, compress
@@ -24,6 +25,7 @@ from sparklog.gateway.wire.errors import Kafka
 from sparklog.gateway.wire.schema import REQUEST, messages
 from sparklog.security.quotas import Entity
 from sparklog.settings import MIB
+from sparklog.types import TopicPartition
 from tests.support.cases import for_each
 from tests.support.kafka_bodies import TOPIC, long_bodies, plain_body, unusual_bodies
 from tests.support.kafka_wire import KafkaWire, batch_of, batch_of_values, fetched, produce_body, produced
@@ -72,6 +74,29 @@ def test_a_changed_topic_takes_records_in_its_new_form_at_once(
     native.create_topic(topic, configs={"message.timestamp.type": "LogAppendTime"})
     codes = [produced(wire, topic, batch_of_values([b"4"]))["error_code"] for _ in range(2)]
     assert codes[0] in (Kafka.NONE, Kafka.NOT_LEADER_OR_FOLLOWER) and codes[1] == Kafka.NONE
+
+
+def test_keys_are_checked_by_the_rules_that_a_changed_topic_has_now(
+    wire: KafkaWire, native: sparklog.Admin, topic: str
+) -> None:
+    """The gateway has the topic in its cache, by whose state it would accept the records."""
+    native.create_topic(topic, schema="id BIGINT, name STRING", key_columns=["id"])
+    without_key, other_key = b'{"name":"x"}', b'{"id":%d}' % next(i for i in range(100) if _partition_of_three(i))
+    assert produced(wire, topic, batch_of_values([without_key]))["error_code"] == Kafka.NONE
+    changes: tuple[tuple[Callable[[], object], bytes], ...] = (
+        (lambda: native.alter_topic(topic, {"cleanup.policy": "compact"}), without_key),
+        (lambda: native.add_partitions(topic, 3), other_key),
+    )
+    for change, value in changes:
+        change()
+        codes = [produced(wire, topic, batch_of_values([value]))["error_code"] for _ in range(2)]
+        assert codes[0] in (Kafka.NOT_LEADER_OR_FOLLOWER, Kafka.INVALID_RECORD)
+        assert codes[1] == Kafka.INVALID_RECORD
+    assert sum(p.offset for p in native.list_offsets({TopicPartition(topic, 0): "latest"}).values()) == 1
+
+
+def _partition_of_three(number: int) -> int:
+    return partition_for_key(b'{"id":%d}' % number, 3)
 
 
 def test_gzip_is_answered_as_gzip_or_as_the_topic_says(wire: KafkaWire, topic: str) -> None:

@@ -9,7 +9,14 @@ from itertools import accumulate, pairwise
 from typing import overload
 
 from sparklog.environment.time_slices import ITEMS_PER_LOOK
-from sparklog.errors import InvalidProducerEpochError, InvalidRequestError, SparklogError, UnknownServerError
+from sparklog.errors import (
+    InvalidProducerEpochError,
+    InvalidRequestError,
+    SparklogError,
+    UnknownSchemaError,
+    UnknownServerError,
+)
+from sparklog.format.key_format import key_rules
 from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.states import Guard, Issued
@@ -57,6 +64,8 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
                 raise verdict
             partition = context.broker.partitions.get(requested.topic, requested.partition)
             partition.traffic.produces += 1
+            if requested.key_rules >= 0:
+                _check_key_rules(context.broker, requested)
             if request.acks == ACKS_ALL:
                 partition.replicas.check_in_sync()
             epoch = partition.replicas.leader_epoch
@@ -165,6 +174,18 @@ async def _check_owners(
                 owners.confirmed(request.transactional_id, judgement.producer_id)
             except SparklogError as e:
                 verified[i] = e
+
+
+def _check_key_rules(broker: Broker, requested: ProducePartition) -> None:
+    """Raise UnknownSchemaError if the topic has other rules for keys than those by which the gateway has checked the
+    records: it has got partitions, or is compacted now."""
+    topic = broker.partitions.topics[requested.topic]
+    configs = {**broker.config.topic_defaults, **topic.configs}
+    if key_rules(topic.partitions, topic.key_columns, configs) != requested.key_rules:
+        raise UnknownSchemaError(
+            f"topic {requested.topic!r} has changed since the gateway checked the keys of the records: the gateway reads "
+            "the topic again"
+        )
 
 
 def _append(

@@ -16,7 +16,7 @@ from sparklog.errors import (
     error_from_code,
 )
 from sparklog.format.body_layout import INFLATED_BYTES_MAX
-from sparklog.format.key_format import KEY_FORMAT_SETTING
+from sparklog.format.key_format import KEY_FORMAT_SETTING, key_rules
 from sparklog.format.schema import KIND_ENVELOPE
 from sparklog.protocol.topic_messages import PartitionState, TopicState
 from sparklog.settings import Scope, Setting, settings_of
@@ -94,6 +94,11 @@ class TopicInfo:
             and self.schemas.keys() == other.schemas.keys()
             and (self.configs == other.configs and self.broker_defaults == other.broker_defaults)
         )
+
+    @cached_property
+    def key_rules(self) -> int:
+        """Number for the rules by which the keys of records are checked (`format/key_format.py`)."""
+        return key_rules(self.partitions, self.key_columns, self.broker_defaults | self.configs)
 
     @property
     def key_format(self) -> str:

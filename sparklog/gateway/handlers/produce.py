@@ -329,7 +329,7 @@ def _settle(
             requested.append(_RequestedPartition(*where, batches))
             continue
         requested.append(_RequestedPartition(*where, None))
-        sent.append(ProducePartition(*where, sum(map(len, batches))))
+        sent.append(ProducePartition(*where, sum(map(len, batches)), one.topic.key_rules))
         payload += batches
     return sent, payload
 

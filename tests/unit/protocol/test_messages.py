@@ -96,7 +96,7 @@ def test_unknown_version(version: int) -> None:
         decode_request(Api.FETCH, version, encode(REQUESTS[Api.FETCH]))
 
 
-P = ["t", 0, 5]
+P = ["t", 0, 5, -1]
 FETCH = ["t", 0, 0, 0, -1]
 
 OUT_OF_LIMITS: list[tuple[Api, list[Any]]] = [
