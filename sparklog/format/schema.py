@@ -144,12 +144,15 @@ _SIMPLE = {
 }
 
 
-def fit_table(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container[str] = ()) -> pa.Table:
+def fit_table(
+    table: pa.Table, schema: pa.Schema, topic: str, rounded: Container[str] = (), *, nulls_fit: bool = False
+) -> pa.Table:
     """Return `table` with exactly the columns, order and types of the canonical `schema`.
 
     Columns are matched by name. A missing column becomes null. Casts must be lossless, except that in the columns
-    `rounded` a double becomes the nearest float. `topic`: name for the error message. Raises SchemaMismatchError that
-    names every column that does not fit, with its type and the topic's.
+    `rounded` a double becomes the nearest float. `topic`: name for the error message. `nulls_fit`: True lets a column
+    without values have any type. Raises SchemaMismatchError that names every column that does not fit, with its type
+    and the topic's.
     """
     if table.schema.equals(schema):
         _require_distinct_keys(table, topic)
@@ -166,9 +169,11 @@ def fit_table(table: pa.Table, schema: pa.Schema, topic: str, rounded: Container
         if len(indexes) > 1:
             problems.append(f"column {f.name!r} occurs {len(indexes)} times")
         elif not indexes:
-            columns.append(pa.nulls(table.num_rows, f.type))
+            columns.append(null_column(table.num_rows, f.type))
         else:
             column = table.column(indexes[0])
+            if nulls_fit and column.null_count == len(column) and column.type != f.type:
+                column = null_column(table.num_rows, f.type)
             try:
                 fits = column.type == f.type
                 columns.append(column if fits else fit_column(column, f.type, rounded=f.name in rounded))

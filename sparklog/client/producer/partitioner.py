@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -146,6 +146,12 @@ def partitions_for_columns(columns: Sequence[Any], partitions: int) -> np.ndarra
     for column in columns:
         h = h * np.uint32(31) + _hash_column(column)
     return positive_modulo(h, partitions)
+
+
+def partitions_for_slices(slices: Iterable[Any], partitions: int) -> np.ndarray:
+    """Return the partition of every key, i32. `slices`: arrays of keys, one after the other; nulls hash as 0."""
+    hashes = [murmur2_array(keys) for keys in slices]
+    return positive_modulo(np.concatenate(hashes) if hashes else np.zeros(0, np.uint32), partitions)
 
 
 def positive_modulo(hashes: np.ndarray, partitions: int) -> np.ndarray:

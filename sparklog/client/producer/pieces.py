@@ -1,20 +1,75 @@
-"""Tables cut by partition and size into pieces, each the rows of one batch."""
+"""Tables cut by partition and size into pieces, each the rows of one batch, which is encoded and queued."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 
 from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.producer.accumulator import Accumulator
+from sparklog.client.producer.encoding import BatchEncoder
+from sparklog.client.producer.futures import Delivery
+from sparklog.client.producer.parallel_encoding import Encoding, ParallelEncoder
 from sparklog.client.producer.partitioner import StickyPartition
+from sparklog.client.producer.producer_topic import ProducerTopic
 from sparklog.client.producer.record_sizes import estimated_bytes, too_large
 from sparklog.client.producer.rows import Rows
+from sparklog.errors import SparklogError
 from sparklog.settings import MIB
 
 COMBINE_ROWS = 8192
 SPREAD_BYTES_MIN, SPREAD_BYTES_MAX = 4 * MIB, 64 * MIB
+
+
+class TableQueue:
+    """The way of tables into the partitions' queues."""
+
+    def __init__(
+        self, accumulator: Accumulator, encoder: BatchEncoder, parallel: ParallelEncoder | None, batch_size_bytes: int
+    ) -> None:
+        """Create the way. `parallel`: encoder on other threads; None: the calling thread encodes."""
+        self._accumulator = accumulator
+        self._encoder = encoder
+        self._parallel = parallel
+        self._batch_size_bytes = batch_size_bytes
+
+    def enqueue(self, rows: Rows, state: ProducerTopic) -> list[Delivery]:
+        """Hand the rows to the partitions' queues. If they can be memory of another library, the call returns when no
+        thread reads them any more. Raises MessageTooLargeError, BufferExhaustedError, and as `Accumulator.check_open`.
+        """
+        deliveries: list[Delivery] = []
+        parallel = self._parallel
+        if not rows.is_copy and rows.table.nbytes <= self._batch_size_bytes:  # one batch: nothing to do beside it
+            parallel = None
+        unfinished: deque[Encoding] = deque()
+        taken = 0
+        try:
+            for chosen, piece in pieces_of(rows, state.info, state.sticky, self._batch_size_bytes):
+                queue = state.queues[chosen]
+                encoding = None if parallel is None else parallel.encoding_of(piece, state.info)
+                if encoding is not None:
+                    deliveries.append(self._accumulator.enqueue_encoding(queue, encoding))
+                    taken += piece.num_rows
+                    while unfinished and unfinished[0].done:
+                        unfinished.popleft()
+                    if not rows.is_copy:
+                        unfinished.append(encoding)
+                    continue
+                for encoded in self._encoder.encode_within(piece, state.info):
+                    deliveries.append(self._accumulator.enqueue(queue, encoded))
+                    taken += encoded.record_count
+        except SparklogError as e:
+            if taken:
+                total = rows.table.num_rows
+                raise type(e)(f"{e} ({taken} of the {total} rows were already accepted and may be stored)") from e
+            raise
+        finally:
+            for encoding in unfinished:
+                encoding.wait()
+        return deliveries
 
 
 def pieces_of(

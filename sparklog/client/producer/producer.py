@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from time import time_ns
 from types import TracebackType
@@ -20,18 +19,17 @@ from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.accumulator import Accumulator, PartitionQueue
 from sparklog.client.producer.encoding import BatchEncoder
-from sparklog.client.producer.futures import BatchFuture, BatchMetadata, Delivery, RecordFuture
+from sparklog.client.producer.futures import BatchFuture, BatchMetadata, RecordFuture
 from sparklog.client.producer.open_batch import OpenBatch
-from sparklog.client.producer.parallel_encoding import Encoding, parallel_encoder
-from sparklog.client.producer.pieces import pieces_of
+from sparklog.client.producer.parallel_encoding import parallel_encoder
+from sparklog.client.producer.pieces import TableQueue
 from sparklog.client.producer.producer_core import ProducerCore
 from sparklog.client.producer.producer_settings import producer_settings
 from sparklog.client.producer.producer_topic import ProducerTopic
 from sparklog.client.producer.record_sizes import ENVELOPE_FIXED_BYTES_MIN, ROW_OVERHEAD_BYTES, too_large
-from sparklog.client.producer.rows import Headers, Rows, rows_of
+from sparklog.client.producer.rows import Headers, rows_of
 from sparklog.client.producer.sender import Sender, SenderConfig
 from sparklog.client.producer.sequences import WriteSession
-from sparklog.client.producer.tabular import holds_objects, reusable
 from sparklog.client.producer.transaction_requests import Transactions
 from sparklog.client.producer.transaction_state import State
 from sparklog.client.producer.typed_rows import producer_topic
@@ -109,22 +107,23 @@ class Producer:
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._batch_size_bytes = config["batch.size.bytes"]
         self._policy = _retry_policy(config)
-        self._encoder = BatchEncoder(
+        encoder = BatchEncoder(
             config["compression"],
             checksum=not config["enable.idempotence"],
             memory_bytes=config["buffer.memory"],
         )
-        self._parallel = parallel_encoder(self._encoder)
+        parallel = parallel_encoder(encoder)
         self._accumulator = _accumulator(config)
+        self._tables = TableQueue(self._accumulator, encoder, parallel, self._batch_size_bytes)
         self._idempotent = config["enable.idempotence"]
         if self._idempotent:
             self._accumulator.session = WriteSession()
         topics = self._topics  # not self: the sender's thread must not keep the producer
         self._sender = Sender(
-            self._cluster, self._accumulator, self._encoder, _sender_config(config), lambda name: topics.pop(name, None)
+            self._cluster, self._accumulator, encoder, _sender_config(config), lambda name: topics.pop(name, None)
         )
         self._accumulator.wake_sender = self._sender.wake
-        core = self._core = ProducerCore(self._accumulator, self._sender, self._parallel)
+        core = self._core = ProducerCore(self._accumulator, self._sender, parallel)
         self._transactions: Transactions | None = None
         if config["transactional.id"]:
             self._transactions = core.transactions = Transactions(
@@ -310,52 +309,14 @@ class Producer:
         """
         self._accumulator.check_open()
         state = self._topic(topic)
-        data = reusable(data)
-        try:
-            rows = rows_of(data, state.info, partition)
-        except (SchemaMismatchError, InvalidPartitionsError):
-            # the topic may have got a column, a wider one, or a partition since its metadata were read
-            before = state.info
-            state = self._newer(state)
-            if (state.info.schema_id, state.info.partitions) == (before.schema_id, before.partitions):
-                raise
-            rows = rows_of(data, state.info, partition)
-        deliveries: list[Delivery] = []
-        if rows.table.num_rows:
-            self._enqueue(rows, state, deliveries, wait=not holds_objects(data))
-        return BatchFuture(deliveries)
 
-    def _enqueue(self, rows: Rows, state: ProducerTopic, deliveries: list[Delivery], *, wait: bool) -> None:
-        """Hand the rows to the partitions' queues. With `wait` the call returns when no thread reads the rows' memory
-        any more."""
-        parallel = self._parallel
-        if wait and rows.table.nbytes <= self._batch_size_bytes:  # one batch: there is nothing to do beside it
-            parallel = None
-        unfinished: deque[Encoding] = deque()
-        taken = 0
-        try:
-            for chosen, piece in pieces_of(rows, state.info, state.sticky, self._batch_size_bytes):
-                queue = state.queues[chosen]
-                encoding = None if parallel is None else parallel.encoding_of(piece, state.info)
-                if encoding is not None:
-                    deliveries.append(self._accumulator.enqueue_encoding(queue, encoding))
-                    taken += piece.num_rows
-                    while unfinished and unfinished[0].done:
-                        unfinished.popleft()
-                    if wait:
-                        unfinished.append(encoding)
-                    continue
-                for encoded in self._encoder.encode_within(piece, state.info):
-                    deliveries.append(self._accumulator.enqueue(queue, encoded))
-                    taken += encoded.record_count
-        except SparklogError as e:
-            if taken:
-                total = rows.table.num_rows
-                raise type(e)(f"{e} ({taken} of the {total} rows were already accepted and may be stored)") from e
-            raise
-        finally:
-            for encoding in unfinished:
-                encoding.wait()
+        def changed(refusal: SparklogError) -> TopicInfo:
+            nonlocal state
+            state = self._changed(state, refusal)
+            return state.info
+
+        rows = rows_of(data, state.info, partition, changed)
+        return BatchFuture(self._tables.enqueue(rows, state) if rows.table.num_rows else [])
 
     @arg.takes(timeout_s=arg.optional(arg.wait))
     def flush(self, timeout_s: float | None = None) -> None:
@@ -587,7 +548,7 @@ class Producer:
     def _topic(self, name: str) -> ProducerTopic:
         """Return the topic's state. It is made again if the topic's metadata have been read again since."""
         text("topic", name)
-        info = self._learn(name)
+        info = self._cluster.known_topic(name) or self._learn(name)
         state = self._topics.get(name)
         if state is None or state.info is not info:
             with self._accumulator.lock:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.canonical_json import canonical_keys, key_slices
-from sparklog.client.producer.partitioner import murmur2, murmur2_array, partitions_for_columns, positive_modulo
+from sparklog.client.producer.partitioner import murmur2, partitions_for_columns, partitions_for_slices
 from sparklog.format.key_format import TEXT
 
 
@@ -32,12 +32,9 @@ def partitions_of_rows(columns: Sequence[Any], topic: TopicInfo) -> np.ndarray:
     if topic.partitions == 1:
         return np.zeros(len(columns[0]), np.int32)
     if topic.key_format == TEXT:
-        hashes = murmur2_array(columns[0])
-    else:
-        whole = [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns]
-        slices = [murmur2_array(keys) for keys in key_slices(whole, topic.key_columns)]
-        hashes = np.concatenate(slices) if slices else np.zeros(0, np.uint32)
-    return positive_modulo(hashes, topic.partitions)
+        return partitions_for_slices(columns[:1], topic.partitions)
+    whole = [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns]
+    return partitions_for_slices(key_slices(whole, topic.key_columns), topic.partitions)
 
 
 def row_hash(topic: TopicInfo) -> Callable[[Sequence[Any]], int] | None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparklog.client.producer.tabular import _join_values, binary_array
+from sparklog.client.producer.python_values import _join_values, binary_array
 from tests.support.cases import for_each
 
 OBJECTS = st.one_of(st.binary(), st.none(), st.binary().map(bytearray), st.binary().map(lambda data: memoryview(data)))
@@ -55,7 +55,7 @@ def test_views_of_larger_items_are_no_rows_of_bytes() -> None:
 
 def test_sending_does_not_import_pandas() -> None:
     code = (
-        "import sys; from sparklog.client.producer.rows import envelope_batch; from sparklog.client.producer.tabular import to_table;"
+        "import sys; from sparklog.client.producer.rows import envelope_batch, to_table;"
         "from sparklog.format.schema import ENVELOPE_SCHEMA; import numpy as np;"
         "envelope_batch([b'a'], [b'k'], None, np.zeros(1, np.int64)); to_table({'value': [b'a']}, ENVELOPE_SCHEMA, 't');"
         "sys.exit('pandas' in sys.modules)"

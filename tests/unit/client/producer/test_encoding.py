@@ -16,11 +16,10 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.encoding import BatchEncoder
 from sparklog.client.producer.partitioner import StickyPartition, partition_for_key
 from sparklog.client.producer.pieces import pieces_of
-from sparklog.client.producer.rows import envelope_batch, rows_of
-from sparklog.client.producer.tabular import fit, null_column, to_table
+from sparklog.client.producer.rows import envelope_batch, rows_of, to_table
 from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, SchemaMismatchError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, decode_batch, decode_header
-from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE
+from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, fit_table, null_column
 from tests.support.cases import for_each
 from tests.support.clients import info
 
@@ -49,7 +48,7 @@ def pieces(
     ids=["table", "batch", "pandas", "polars", "reader", "dict", "numpy", "rows"],
 )
 def test_everything_tabular_is_taken(data: Any) -> None:
-    table = fit(to_table(data, TYPED, "t"), TYPED, "t")
+    table = fit_table(to_table(data, TYPED, "t"), TYPED, "t", nulls_fit=True)
     assert table.schema.equals(TYPED)
     assert table.select(["id", "name"]).to_pylist() == [{"id": 1, "name": "a"}, {"id": 2, "name": None}]
 
@@ -58,7 +57,7 @@ def test_pandas_nan_is_null_and_all_nan_fits_every_type() -> None:
     frame = pd.DataFrame(
         {"id": [1.0, np.nan], "name": [np.nan, np.nan], "at": [pd.NaT, pd.Timestamp(1, unit="s", tz="UTC")]}
     )
-    rows = fit(to_table(frame, TYPED, "t"), TYPED, "t").to_pylist()
+    rows = fit_table(to_table(frame, TYPED, "t"), TYPED, "t", nulls_fit=True).to_pylist()
     assert [r["id"] for r in rows] == [1, None]
     assert [r["name"] for r in rows] == [None, None]
     assert rows[0]["at"] is None and rows[1]["at"] == dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)

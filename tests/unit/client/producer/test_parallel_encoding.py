@@ -14,7 +14,7 @@ from sparklog.client.producer.encoding import BatchEncoder, EncodedBatch
 from sparklog.client.producer.parallel_encoding import PARALLEL_BYTES_MIN, ParallelEncoder, parallel_encoder
 from sparklog.client.producer.producer import Producer
 from sparklog.client.producer.record_sizes import estimated_bytes
-from sparklog.client.producer.tabular import holds_objects
+from sparklog.client.producer.rows import rows_of
 from sparklog.errors import ClosedError, SparklogError
 from sparklog.format.batch import decode_header
 from sparklog.format.schema import ENVELOPE_SCHEMA
@@ -88,8 +88,8 @@ def test_incompressible_batches_are_stored_as_well(fake: FakeBroker, compression
 
 def test_a_batch_that_is_done_sooner_waits_for_those_before_it(fake: FakeBroker) -> None:
     with Producer(fake.address, compression="lz4", batch_size_bytes=BATCH_BYTES) as producer:
-        assert producer._parallel is not None
-        producer._parallel._encoder = Slow()
+        assert producer._tables._parallel is not None
+        producer._tables._parallel._encoder = Slow()
         for first in (0, 2000):
             producer.send_batch("events", {"value": values(first, 2000)})
         producer.flush()
@@ -113,13 +113,13 @@ def test_memory_of_the_caller_is_his_again_when_the_call_returns(fake: FakeBroke
     [
         ({"value": [b"a"], "key": (b"k",)}, True),
         ([{"value": b"a"}], True),
-        ({"value": [b"a"], "timestamp": np.zeros(1, np.int64)}, False),
+        ({"value": [b"a"], "partition": np.zeros(1, np.int64)}, False),
         ({"value": pa.array([b"a"])}, False),
         (pa.table({"value": [b"a"]}), False),
     ],
 )
 def test_whose_memory_it_is(data: Any, copied: bool) -> None:
-    assert holds_objects(data) is copied
+    assert rows_of(data, info(), None).is_copy is copied
 
 
 def test_batches_that_grow_beyond_the_limit_are_not_compressed() -> None:
