@@ -147,7 +147,7 @@ def test_records_are_copied_and_read(cluster: SecureCluster) -> None:
     with Producer(bootstrap, security=admin_security) as producer:
         for i, value in enumerate(values):
             producer.send("t", value, partition=i % 4)
-    with Consumer(bootstrap, security=admin_security, group_id="g", consumer_timeout_ms=20_000) as consumer:
+    with Consumer(bootstrap, security=admin_security, group_id="g", consumer_timeout_ms=60_000) as consumer:
         consumer.subscribe(["t"])
         found = [record.value for record in itertools.islice(consumer, len(values))]
     assert sorted(found) == sorted(values)
@@ -381,7 +381,7 @@ def test_producer_ids_and_transactions_are_their_owners_after_a_failover(cluster
         cluster.addresses[other, "CLIENTS"],
         security=admin_security,
         isolation_level="read_committed",
-        consumer_timeout_ms=20_000,
+        consumer_timeout_ms=60_000,
     ) as consumer:
         consumer.assign([TopicPartition("owned", 0)])
         consumer.seek_to_beginning()

@@ -165,7 +165,7 @@ def test_another_broker_leads_when_one_is_gone(cluster: LocalCluster) -> None:
 
 def read(cluster: LocalCluster, topic: str, count: int) -> set[bytes]:
     found: set[bytes] = set()
-    with Consumer(cluster.bootstrap_servers, security=cluster.security, consumer_timeout_ms=20_000) as consumer:
+    with Consumer(cluster.bootstrap_servers, security=cluster.security, consumer_timeout_ms=60_000) as consumer:
         consumer.assign([TopicPartition(topic, i) for i in range(3)])
         for record in consumer:
             found.add(record.value)

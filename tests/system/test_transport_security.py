@@ -86,7 +86,7 @@ def test_records_are_read_over_every_kind_of_listener(
     with Producer(secure.addresses[listener], security=settings) as producer:
         for value in values:
             producer.send(topic, value)
-    with Consumer(secure.addresses[listener], security=settings, consumer_timeout_ms=10_000) as consumer:
+    with Consumer(secure.addresses[listener], security=settings, consumer_timeout_ms=60_000) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         found = [record.value for record in itertools.islice(consumer, len(values))]
     assert found == values

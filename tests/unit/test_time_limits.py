@@ -38,8 +38,6 @@ EXCEPTIONS = {
     "test_where_no_broker_comes_the_error_names_the_address_and_the_limit": EXPIRES,
     "unit/client/net/test_connection.py::test_an_unread_answer_is_not_late": EXPIRES,
     "unit/client/net/test_connection.py::test_a_timeout_closes_the_connection": EXPIRES,
-    "unit/client/net/test_hostile_servers.py::"
-    "test_a_produce_that_is_answered_for_another_partition_is_not_acknowledged": EXPIRES,
     "unit/client/net/test_leader_questions.py::test_the_error_of_a_deletion_names_the_completed_part": EXPIRES,
     "unit/client/net/test_broker_liveness.py::test_a_member_that_is_slow_is_waited_for": EXPIRES,
     "unit/client/net/test_silent_servers.py::": EXPIRES,
@@ -47,11 +45,9 @@ EXCEPTIONS = {
     "unit/client/producer/test_futures.py::test_two_threads_that_wait_for_the_same_futures_do_not_meet": EXPIRES,
     "unit/client/producer/test_idempotence.py::"
     "test_several_requests_of_a_partition_are_under_way_and_at_most_five_batches": EXPIRES,
-    "unit/client/producer/test_idempotence.py::test_a_batch_that_timed_out_unknown_is_not_sent_again": EXPIRES,
     "unit/client/producer/test_idempotence.py::test_a_call_that_fails_for_too_long_raises_its_last_error": EXPIRES,
     "unit/client/producer/test_producer.py::"
     "test_a_silent_broker_is_abandoned_after_the_request_timeout_and_retried": EXPIRES,
-    "unit/client/producer/test_producer.py::test_delivery_timeout_names_the_last_failure": EXPIRES,
     "unit/client/producer/test_producer.py::test_buffer_memory_blocks_and_then_raises": EXPIRES,
     "unit/client/producer/test_transactions.py::test_records_that_time_out_fail_the_transaction_for_good": EXPIRES,
     "unit/client/producer/test_transactions.py::test_an_unanswered_end_can_be_repeated_but_not_reversed": EXPIRES,

@@ -23,7 +23,14 @@ WAITS = {
 """Methods that wait, with the position of their limit in s."""
 OPTIONS = {"timeout", "timeout_s", "within_s", "wait_s", "limit_s", "patience_s", "deadline_s"}
 """Names of arguments and constants that are limits in s."""
-CLIENT_OPTIONS = {"timeout_ms", "request_timeout_ms", "default_api_timeout_ms", "delivery_timeout_ms", "max_block_ms"}
+CLIENT_OPTIONS = {
+    "timeout_ms",
+    "request_timeout_ms",
+    "default_api_timeout_ms",
+    "delivery_timeout_ms",
+    "max_block_ms",
+    "consumer_timeout_ms",
+}
 """Options of clients in ms, after which their calls fail."""
 POLLS = {"poll", "poll_batches", "getmany"}
 """Calls that return without an error at the end of their time."""

@@ -24,6 +24,7 @@ from sparklog.protocol.apis import Api
 from sparklog.types import TopicPartition
 from tests.support.cases import for_each
 from tests.support.clients import fill
+from tests.support.expired_batches import expire_after_a_failure
 from tests.unit.client.lying_broker import LyingBroker, other_partition
 
 TP = TopicPartition("events", 0)
@@ -55,7 +56,7 @@ def of_results(**fields: Any) -> Callable[[Any], Any]:
 
 
 def sink_task(lying: LyingBroker) -> SinkTask:
-    given = {"sparklog.bootstrap.servers": lying.address, "topic": "events", "sparklog.delivery.timeout.ms": "400"}
+    given = {"sparklog.bootstrap.servers": lying.address, "topic": "events"}
     publisher = Publisher(ClusterAddress(lying.address), 1_000, 5_000, 1, "run", "nightly", 7)
     return SinkTask(parse_sink_options(given, streaming=False), True, False, publisher, 1)
 
@@ -69,7 +70,10 @@ def sink_task(lying: LyingBroker) -> SinkTask:
         (Api.PRODUCE, other_partition, "has not answered for the partitions"),
     ],
 )
-def test_a_task_whose_rows_are_not_in_the_transaction_fails(api: Api, lie: Any, reason: str) -> None:
+def test_a_task_whose_rows_are_not_in_the_transaction_fails(
+    monkeypatch: pytest.MonkeyPatch, api: Api, lie: Any, reason: str
+) -> None:
+    expire_after_a_failure(monkeypatch)
     broker = LyingBroker()
     try:
         task = sink_task(broker)

@@ -28,6 +28,7 @@ from sparklog.protocol import frames
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol.apis import Api
+from tests.support.expired_batches import expire_after_a_failure
 from tests.unit.client.lying_broker import LyingBroker, other_partition
 
 TP = TopicPartition("events", 0)
@@ -67,9 +68,12 @@ def test_an_answer_without_results(lying: LyingBroker) -> None:
             consumer.position(TP)
 
 
-def test_a_produce_that_is_answered_for_another_partition_is_not_acknowledged(lying: LyingBroker) -> None:
+def test_a_produce_that_is_answered_for_another_partition_is_not_acknowledged(
+    lying: LyingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lying.lies[Api.PRODUCE] = other_partition
-    producer = Producer(lying.address, delivery_timeout_ms=1_500)
+    expire_after_a_failure(monkeypatch)
+    producer = Producer(lying.address)
     with pytest.raises(SparklogError, match="has not answered for the partitions"):
         producer.send("events", b"x").result(30)
     producer.close()

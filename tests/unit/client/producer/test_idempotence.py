@@ -41,6 +41,7 @@ from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.apis import Api
 from tests.support.clients import stored
+from tests.support.expired_batches import expire_after_a_failure
 from tests.unit.client.fake_broker import DROP, DROP_AFTER, FakeBroker
 
 
@@ -179,13 +180,13 @@ def test_an_identity_that_the_broker_does_not_take_is_replaced(fake: FakeBroker,
     assert written(fake) == [(1001, 0, 0), (1002, 0, 0)]
 
 
-def test_a_batch_that_timed_out_unknown_is_not_sent_again(fake: FakeBroker) -> None:
+def test_a_batch_that_timed_out_unknown_is_not_sent_again(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.hook = verdicts(DROP_AFTER, *[StorageFullError.code] * 10_000)
-    with Producer(fake.address, delivery_timeout_ms=100, retry_backoff_ms=5) as producer:
-        with pytest.raises(RequestTimedOutError):
+    with Producer(fake.address, retry_backoff_ms=5) as producer:
+        with monkeypatch.context() as patch, pytest.raises(RequestTimedOutError):
+            expire_after_a_failure(patch)
             producer.send("events", b"x").result(30)
         fake.hook = lambda api, message: None
-        producer._accumulator.delivery_timeout_s = 60
         assert producer.send("events", b"y").result(30).offset == 1
     assert written(fake) == [(1001, 0, 0), (1001, 1, 0)]
 

@@ -33,6 +33,7 @@ from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import SchemaVersion
 from sparklog.types import TopicPartition
 from tests.support.clients import stored
+from tests.support.expired_batches import expire_after_a_failure
 from tests.unit.client.fake_broker import DROP, SILENT, FakeBroker
 
 
@@ -168,9 +169,10 @@ def test_one_bad_batch_does_not_take_its_neighbours_along(fake: FakeBroker) -> N
     assert stored(fake) == [b"a", b"b", b"c"]
 
 
-def test_delivery_timeout_names_the_last_failure(fake: FakeBroker) -> None:
+def test_delivery_timeout_names_the_last_failure(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.hook = Verdicts(*[14] * 1000)
-    with Producer(fake.address, delivery_timeout_ms=1_000, retry_backoff_ms=5) as producer:
+    expire_after_a_failure(monkeypatch)
+    with Producer(fake.address) as producer:
         future = producer.send("events", b"x")
         with pytest.raises(RequestTimedOutError, match=r"events-0.*delivery.timeout.ms.*as told"):
             future.result(30)

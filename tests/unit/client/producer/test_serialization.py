@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ TP = TopicPartition("events", 0)
 
 
 def reading(fake: FakeBroker, **settings: Any) -> Consumer:
-    consumer = Consumer(fake.address, consumer_timeout_ms=300, **settings)
+    consumer = Consumer(fake.address, consumer_timeout_ms=60_000, **settings)
     consumer.assign([TopicPartition("events", p) for p in range(len(fake.topics["events"].partitions))])
     return consumer
 
@@ -35,13 +36,13 @@ def test_values_survive_a_round_trip(fake: FakeBroker) -> None:
         producer.send("events", None, key="käse")
         producer.send("events", "text")
     with reading(fake) as raw:
-        assert [(r.key, r.value) for r in raw] == [
+        assert [(r.key, r.value) for r in islice(raw, 3)] == [
             ("käse".encode(), '{"a":[1,null,"ü"]}'.encode()),
             ("käse".encode(), None),
             (None, b'"text"'),
         ]
     with reading(fake, key_deserializer=StringDeserializer(), value_deserializer=JsonDeserializer()) as consumer:
-        records = list(consumer)
+        records = list(islice(consumer, 3))
     assert records[0] == Record("events", 0, 0, 7, "käse", {"a": [1, None, "ü"]}, [("h", b"1")])
     assert records[0].timestamp == 7
     assert [(r.key, r.value) for r in records[1:]] == [("käse", None), (None, "text")]
@@ -87,12 +88,11 @@ def test_a_poison_record_is_named_and_can_be_passed(fake: FakeBroker) -> None:
 
 def test_a_loop_goes_on_behind_a_poison_record(fake: FakeBroker) -> None:
     send(fake, b"1", b"poison", b"3")
-    found, ended = [], False
+    found: list[Any] = []
     with reading(fake, value_deserializer=JsonDeserializer()) as consumer:
-        while not ended:
+        while found[-1:] != [3]:
             try:
-                found += [record.value for record in consumer]
-                ended = True
+                found.append(next(consumer).value)
             except DeserializationError as e:
                 found.append(None)
                 assert e.partition is not None
@@ -105,7 +105,7 @@ def test_a_poison_record_holds_up_no_other_partition(fake4: FakeBroker) -> None:
     send(fake4, *[b"%d" % i for i in range(5)], partition=3)
     found: list[Any] = []
     with reading(fake4, value_deserializer=JsonDeserializer()) as consumer:
-        for _ in range(20):
+        while len(found) < 5:
             try:
                 found += [r.value for r in consumer.poll(200)]
             except DeserializationError as e:
