@@ -23,6 +23,9 @@ log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 STOP_S = 5.0
+UNSENT_BYTES = 256 * 1024
+"""Bytes of answers that the kernel keeps for a client beyond those on their way. Otherwise it would take megabytes for
+each client that does not read."""
 
 
 class GatewayServer:
@@ -110,6 +113,7 @@ class GatewayServer:
         sock = stream.get_extra_info("socket")
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._sessions[session] = asyncio.get_running_loop().create_task(self._run(session))
         self._hosts[session.peer_host] += 1
 

@@ -28,6 +28,7 @@ from sparklog.gateway.wire.schema import REQUEST, RESPONSE
 from sparklog.protocol.gateway import OnBehalf
 from sparklog.security.client_ids import printable_client_id
 from sparklog.security.listeners import Listener
+from sparklog.settings import MIB
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,9 @@ SLICE_BYTES = 1024 * 1024
 """Size in bytes of the slices in which a large request is received."""
 HELD_ANSWER_BYTES = 64 * 1024
 """Size in bytes from which an answer takes memory of the share `unread`."""
+FIRST_ANSWER_BYTES = MIB
+"""Largest size in bytes of a client's first answer to a fetch, beyond a single batch. The size doubles with each answer
+that the client has read."""
 INLINE_ENTRIES = 256
 """Largest number of entries of a request that is decoded on the event loop."""
 FETCH = "Fetch"
@@ -110,6 +114,8 @@ class Session:
         """Progress of the bytes that the broker has not taken yet."""
         self._sending: Progress | None = None
         self._sent_bytes = 0
+        self._next_answer_bytes = FIRST_ANSWER_BYTES
+        """Largest size of the next answer to a fetch in bytes, by the answers that the client has read."""
 
     @property
     def peer_name(self) -> str:
@@ -392,7 +398,7 @@ class Session:
     @property
     def answer_bytes_max(self) -> int:
         """Largest size in bytes of the answer to a fetch, beyond a single batch."""
-        return min(self.gateway.limits.fetch_bytes, self.gateway.memory.answer_bytes_max)
+        return min(self.gateway.limits.fetch_bytes, self.gateway.memory.answer_bytes_max, self._next_answer_bytes)
 
     async def hold_answer(self, size_bytes: int) -> None:
         """Wait until there is memory for an answer of `size_bytes`, unless the session holds as much already. While
@@ -428,6 +434,8 @@ class Session:
                         self._sent_bytes += WRITTEN_BYTES
                 self._stream.write(b"".join(small))
                 await self._stream.drain()
+            if size > HELD_ANSWER_BYTES:
+                self._next_answer_bytes = min(2 * self._next_answer_bytes, self.gateway.limits.fetch_bytes)
         finally:
             self._sending, self._sent_bytes = None, 0
             self._release_answer()

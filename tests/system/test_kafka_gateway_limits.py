@@ -28,6 +28,8 @@ pytestmark = pytest.mark.nightly
 PROCESS_MIB = 250
 """Memory of the process without clients, with some room."""
 LONG_CLIENTS, JOINS = 4, 24
+SILENT, FETCHES = 100, 8
+"""Clients that do not read their answers, and the fetches that each of them sends."""
 LATE_ANSWERS_MAX = LONG_CLIENTS
 """Long requests that may be answered while a small request waits: each client has one at a time."""
 
@@ -57,13 +59,13 @@ def request_of(api: str, version: int, body: dict[str, Any]) -> bytes:
     return struct.pack(">i", len(data)) + data
 
 
-def produce_of(value: bytes) -> bytes:
+def produce_of(value: bytes, topic: str = "t") -> bytes:
     batch = write_batch(
         [write_small(None, [value], [0])], base_offset=0, leader_epoch=0, attributes=0, last_offset_delta=0,
         base_timestamp_ms=1, max_timestamp_ms=1, producer_id=-1, producer_epoch=-1, base_sequence=-1, record_count=1,
     )  # fmt: skip
     partition = {"index": 0, "records": [b"".join(batch)]}
-    topics = [{"name": "t", "partition_data": [partition]}]
+    topics = [{"name": topic, "partition_data": [partition]}]
     return request_of("Produce", 8, {"acks": -1, "timeout_ms": 30_000, "topic_data": topics})
 
 
@@ -71,6 +73,14 @@ def long_fetch() -> bytes:
     """A fetch of nearly as many partitions as a request may name."""
     partitions = [{"partition": i, "fetch_offset": 0, "partition_max_bytes": 1} for i in range(ELEMENTS_MAX // 2 - 1)]
     topics = [{"topic": name, "partitions": partitions} for name in ("t", "missing")]
+    body = {"max_wait_ms": 0, "min_bytes": 0, "topics": topics, "forgotten_topics_data": []}
+    return request_of("Fetch", 11, body)
+
+
+def full_fetch() -> bytes:
+    """A fetch of the topic `full`, as large as the gateway answers it."""
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 64 * MIB}
+    topics = [{"topic": "full", "partitions": [partition]}]
     body = {"max_wait_ms": 0, "min_bytes": 0, "topics": topics, "forgotten_topics_data": []}
     return request_of("Fetch", 11, body)
 
@@ -110,6 +120,23 @@ class Client:
         return bytes(data)
 
 
+def test_a_client_that_reads_does_not_wait_for_clients_that_do_not(kafka: LocalBroker) -> None:
+    with ExitStack() as stack:
+        honest = stack.enter_context(Client(kafka))
+        honest.ask(request_of("Metadata", 4, {"topics": [{"name": "full"}], "allow_auto_topic_creation": True}))
+        for _ in range(40):
+            assert honest.ask(produce_of(bytes(MIB - 10_000), "full"))
+        silent = [stack.enter_context(Client(kafka)) for _ in range(SILENT)]
+        for one in silent:
+            one.socket.sendall(full_fetch() * FETCHES)
+        for _ in range(5):
+            reader = stack.enter_context(Client(kafka))
+            assert len(reader.ask(full_fetch())) > MIB - 10_000
+            assert reader.ask(produce_of(b"x", "full"))
+    assert peak_mib(gateway_process(kafka)) <= PROCESS_MIB + (Limits().unread_bytes + Limits().conversion_bytes) // MIB
+    assert "memory of answers" not in kafka.log, "less than half of the memory is taken, so no client is disconnected"
+
+
 def test_the_memory_is_bounded_and_small_requests_are_answered_beside_hostile_clients(kafka: LocalBroker) -> None:
     small, fetch, process = produce_of(b"x"), long_fetch(), gateway_process(kafka)
     stop = threading.Event()
@@ -134,7 +161,10 @@ def test_the_memory_is_bounded_and_small_requests_are_answered_beside_hostile_cl
 
     with ExitStack() as stack:
         honest = stack.enter_context(Client(kafka))
-        honest.ask(request_of("Metadata", 4, {"topics": [{"name": "t"}], "allow_auto_topic_creation": True}))
+        for topic in ("t", "full"):
+            honest.ask(request_of("Metadata", 4, {"topics": [{"name": topic}], "allow_auto_topic_creation": True}))
+        for _ in range(SILENT):
+            stack.enter_context(Client(kafka)).socket.sendall(full_fetch() * FETCHES)
         halves = {90 * MIB + i: stack.enter_context(Client(kafka)) for i in range(6)}
         work = [*map(send_half, halves), join_groups, *(lambda i=i: fetch_again(i) for i in range(LONG_CLIENTS))]
         threads = [threading.Thread(target=one) for one in work]
@@ -151,4 +181,5 @@ def test_the_memory_is_bounded_and_small_requests_are_answered_beside_hostile_cl
     assert sorted(late)[len(late) // 2] <= LATE_ANSWERS_MAX
     limits = Limits()
     held = limits.memory_bytes + limits.list_bytes + limits.broker_answer_bytes + limits.group_bytes
+    held += limits.unread_bytes + limits.conversion_bytes
     assert peak_mib(process) <= PROCESS_MIB + held // MIB

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment.memory_budget import MemoryBudget
+from sparklog.format.batch import encode_batch
+from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.gateway.gateway import Gateway, LongRequests
 from sparklog.gateway.groups.model import GROUP_BYTES, MEMBER_BYTES, Join
 from sparklog.gateway.groups.runtime import HOST_SHARE, Groups
+from sparklog.gateway.handlers import fetch
 from sparklog.gateway.limits import Limits
-from sparklog.gateway.memory import ENTRY_BYTES, GatewayMemory
+from sparklog.gateway.memory import ANSWER_SHARE, ENTRY_BYTES, GatewayMemory
 from sparklog.gateway.server import GatewayServer
-from sparklog.gateway.session import INLINE_ENTRIES, ServedApi, Session
+from sparklog.gateway.session import FIRST_ANSWER_BYTES, INLINE_ENTRIES, ServedApi, Session
 from sparklog.gateway.wire import codec
 from sparklog.gateway.wire.apis import Api
 from sparklog.gateway.wire.codec import Body, encoder
 from sparklog.gateway.wire.errors import Kafka
 from sparklog.gateway.wire.schema import REQUEST
+from sparklog.protocol.messages import FetchRequest, FetchResponse, FetchResult
 from sparklog.security.listeners import SecurityProtocol
 from sparklog.settings import MIB
 from tests.unit.gateway.served import answer, framed, with_apis
@@ -289,3 +296,127 @@ def test_the_budget_is_the_sum_of_its_shares() -> None:
         )
     )  # fmt: skip
     assert memory.used_bytes == 0
+
+
+class FullBroker:
+    """A broker with one partition, which has batches of BATCH_BYTES without an end."""
+
+    def __init__(self) -> None:
+        rows = pa.record_batch(
+            [[None], [bytes(BATCH_BYTES)], [None], [0]],
+            schema=ENVELOPE_SCHEMA,
+        )
+        self._batch = bytes(encode_batch(rows, schema_id=5, min_timestamp_ms=0, max_timestamp_ms=0))
+
+    async def request(self, api: Any, message: FetchRequest, response: type) -> Any:
+        count = max(min(message.max_bytes, message.partitions[0].max_bytes) // len(self._batch), 1)
+        payload = self._batch * count
+        result = FetchResult("t", 0, 0, 9, 9, 0, length_bytes=len(payload))
+        return FetchResponse([result]), memoryview(payload)
+
+
+BATCH_BYTES = 200_000
+FULL_FETCH = request_of(
+    "Fetch",
+    1,
+    11,
+    {
+        "max_wait_ms": 0,
+        "min_bytes": 0,
+        "topics": [
+            {"topic": "t", "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 64 * MIB}]}
+        ],
+        "forgotten_topics_data": [],
+    },
+)
+
+
+def run_full(body: Any, **limits: Any) -> None:
+    """Run `body` with a gateway that serves FETCH from a FullBroker."""
+    broker = FullBroker()
+    topic = TopicInfo("t", "id", "envelope", 1, 5, {5: ENVELOPE_SCHEMA}, (), None, {}, 0, ())
+
+    async def fetching(session: Session, request: Body, version: int) -> Body:
+        async def connection() -> FullBroker:
+            return broker
+
+        session.broker = connection  # type: ignore[method-assign, assignment]
+        session.gateway.topics._by_name["t"] = session.gateway.clock_s(), topic
+        return await fetch.fetch(session, request, version)  # type: ignore[arg-type, return-value]
+
+    with_apis(body, {1: ServedApi(Api("Fetch", 1, 4, 12), fetching)}, Limits(**limits), SecurityProtocol.PLAINTEXT)
+
+
+SILENT = 100
+"""Clients that do not read: the number that `docs/kafka-clients.md` promises."""
+REQUESTS = 8
+"""Requests of a client that does not read."""
+FULL = {
+    "unread_bytes": 384 * BATCH_BYTES,
+    "broker_answer_bytes": 10**9,
+    "fetch_bytes": 32 * BATCH_BYTES,
+}
+"""The limits of a gateway, with BATCH_BYTES in place of 1 MiB."""
+
+
+async def begin_silent_clients(server: GatewayServer, connect: Any) -> list[asyncio.StreamWriter]:
+    """Connect SILENT clients, which send fetches and read no answers. The buffers of their sockets are small."""
+    writers = [(await connect(limit=1_024))[1] for _ in range(SILENT)]
+    while len(server._sessions) < SILENT:
+        await asyncio.sleep(0.001)
+    for session in server._sessions:
+        session._stream.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * 1024)
+    for writer in writers:
+        writer.write(FULL_FETCH * REQUESTS)
+    while sum(session._sending is not None for session in server._sessions) < SILENT:
+        await asyncio.sleep(0.01)
+    return writers
+
+
+def test_a_client_that_reads_does_not_wait_for_a_hundred_that_do_not() -> None:
+    async def body(server: GatewayServer, gateway: Gateway, connect: Any) -> None:
+        silent = await begin_silent_clients(server, connect)
+        assert gateway.memory.unread.used_bytes > gateway.memory.unread.limit_bytes // 2
+        for _ in range(3):
+            reader, writer = await connect(limit=MIB)
+            writer.write(FULL_FETCH)
+            assert len(await answer(reader)) > BATCH_BYTES
+            assert not gateway.memory.unread.waiting_count
+            writer.close()
+        assert gateway.slow_clients.cut_count == 0
+        for writer in silent:
+            writer.close()
+
+    run_full(body, stall_s=3_600, **FULL)
+
+
+def test_answers_to_a_client_grow_with_those_that_it_has_read() -> None:
+    async def body(server: GatewayServer, gateway: Gateway, connect: Any) -> None:
+        reader, writer = await connect(limit=64 * MIB)
+        sizes = []
+        for _ in range(6):
+            writer.write(FULL_FETCH)
+            sizes.append(len(await answer(reader)) // BATCH_BYTES)
+        writer.close()
+        assert sizes == [min(FIRST_ANSWER_BYTES * 2**i // BATCH_BYTES, 40) for i in range(6)], (
+            "at most 1/32 of the free"
+        )
+
+    run_full(body, unread_bytes=ANSWER_SHARE * 40 * (BATCH_BYTES + 1_000), broker_answer_bytes=10**9)
+
+
+def test_clients_without_progress_are_disconnected_while_more_than_half_is_taken() -> None:
+    async def body(server: GatewayServer, gateway: Gateway, connect: Any) -> None:
+        silent = await begin_silent_clients(server, connect)
+        assert not gateway.memory.unread.waiting_count
+        now_s = gateway.clock_s()
+        gateway.slow_clients.check(lambda: list(server._sessions), now_s + 3_599)
+        assert gateway.slow_clients.cut_count == 0
+        gateway.slow_clients.check(lambda: list(server._sessions), now_s + 3_602)
+        assert gateway.slow_clients.cut_count > SILENT // 2
+        while gateway.memory.unread.used_bytes > gateway.memory.unread.limit_bytes // 2:
+            await asyncio.sleep(0.01)
+        for writer in silent:
+            writer.close()
+
+    run_full(body, stall_s=3_600, **FULL)
