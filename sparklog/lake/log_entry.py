@@ -23,8 +23,9 @@ from sparklog.lake.delta_errors import CommitConflictError, commit_conflict
 
 logger = logging.getLogger(__name__)
 
-OWN_COMMIT_FEATURES = frozenset({"typeWidening"})
-"""Table features that ask nothing of a writer of plain files, and to which deltalake refuses to commit."""
+OWN_COMMIT_FEATURES = frozenset({"checkpointProtection", "typeWidening"})
+"""Table features that ask nothing of a writer of plain files, and to which deltalake refuses to commit. Delta adds
+checkpointProtection when a feature is dropped: a table whose log is not cleaned up fulfils it."""
 CHECKPOINT_INTERVAL = 100
 """Number of versions from one checkpoint of a worker to the next."""
 _LOG = "_delta_log"

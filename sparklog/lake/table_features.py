@@ -32,6 +32,7 @@ _INVARIANTS = "delta.invariants"
 _GENERATED = "delta.generationExpression"
 _CONSTRAINT = "delta.constraints."
 _MOVE = "impossible with Delta 4.4: 'sparklog lake disable', then enable the lake at another location"
+_UNREADABLE_VECTORS = frozenset({"deletionVectors", "typeWidening"})
 _VECTORS = (
     "deletionVectors together with typeWidening, and deltalake cannot read the vectors of such a table (use only one of "
     "the two features; to leave this table: 'sparklog lake disable', then enable the lake at another location)"
@@ -58,7 +59,7 @@ def required_features(writer_version: int, named: Collection[str]) -> set[str]:
 def check_vectors(features: Collection[str]) -> None:
     """Check that the deletion vectors of a table can be read. `features`: features of the table. Raises
     LakePausedError."""
-    if "deletionVectors" in features and OWN_COMMIT_FEATURES.intersection(features):
+    if _UNREADABLE_VECTORS.issubset(features):
         raise LakePausedError(f"the table has {_VECTORS}")
 
 
@@ -77,7 +78,7 @@ def unsupported(
     wrong = [
         f"{name} (to drop: {_ADVICE[name]})" if name in _ADVICE else name for name in sorted(set(features) - accepted)
     ]
-    if rewrites and "deletionVectors" in features and OWN_COMMIT_FEATURES.intersection(features):
+    if rewrites and _UNREADABLE_VECTORS.issubset(features):
         wrong.append(_VECTORS)
     if (configuration.get("delta.columnMapping.mode") or "none") != "none":
         wrong.append("column mapping")

@@ -185,11 +185,34 @@ def test_a_renewed_certificate_is_used_without_a_restart(secure: SecureGateway) 
     assert outcome(secure.settings("BOTH"), "mine") is None
 
 
-class RawClient:
-    """A connection with a certificate of the name `name`, for requests as bytes."""
+@pytest.mark.nightly
+def test_a_client_is_disconnected_when_its_certificate_expires(secure: SecureGateway) -> None:
+    request = "ApiVersions", {"client_software_name": "x", "client_software_version": "1"}, 3
+    clients: list[RawClient] = []
 
-    def __init__(self, secure: SecureGateway, name: str) -> None:
-        files = write_identity(secure.directory, name, secure.authority.issue(name, (), now(), 1, broker=False))
+    def is_served() -> bool:  # on a slow machine a certificate may expire before the first answer
+        clients.append(RawClient(secure, "short", 10 / 86_400))
+        return bool(clients[-1].ask(*request))
+
+    until(is_served, "an answer", passing=(OSError,))
+
+    def is_ended() -> bool:
+        try:
+            return not clients[-1].ask(*request)
+        except OSError:
+            return True
+
+    until(is_ended, "the end of the connection")
+    for client in clients:
+        client.__exit__()
+    until(lambda: "the certificate of the client has expired" in secure.process.stderr, "the reason in the log")
+
+
+class RawClient:
+    """A connection with a certificate of the name `name`, valid for `days`, for requests as bytes."""
+
+    def __init__(self, secure: SecureGateway, name: str, days: float = 1) -> None:
+        files = write_identity(secure.directory, name, secure.authority.issue(name, (), now(), days, broker=False))
         context = ssl.create_default_context(cafile=str(secure.ca))
         context.load_cert_chain(files["ssl.certificate.location"], files["ssl.key.location"])
         host, _, port = secure.kafka["MUTUAL"].rpartition(":")

@@ -102,11 +102,11 @@ class RoundTable:
                 raise table_dropped_error(settings.location, state.table_id)
             newest_state = self._state(newest, info)
             outcome = after_failed_commit(plan.spans, base_state, newest_state)
+            if outcome is not Outcome.AGAIN and not attempt and newest.version > base.version:
+                self._discard_overtaken(work, base.version + 1, settings)
             if outcome is Outcome.DONE:
                 return newest.version
             if outcome is Outcome.DISCARD:
-                if not attempt and newest.version > base.version:  # an earlier attempt has perhaps committed them
-                    self._discard_overtaken(work, base.version + 1, settings)
                 self._check(newest, info, settings)
                 raise LakeUnavailableError(
                     f"another worker has committed offsets of topic {info.name!r}: the next round continues behind them"
@@ -133,7 +133,8 @@ class RoundTable:
     def _discard_overtaken(
         self, work: AppendRound | UpsertRound, attempted_version: int, settings: LakeSettings
     ) -> None:
-        """Delete the files of a round that has only tried to make this version, if another writer has made it."""
+        """Delete the files of a round that has only tried to make this version, if another writer has made it. After
+        more attempts an earlier one has perhaps committed them: then they stay for VACUUM."""
         winner = self._tables.open(normal_location(settings.location), attempted_version)
         if winner is not None:
             work.files.discard(winner)

@@ -44,10 +44,6 @@ SETTINGS: Mapping[str, object] = {
     "replica.fetch.backoff.ms": 100,
 }
 PAUSE_S = (0.3, 3.0)
-NUDGE_S = 60.0
-"""Wait for progress after which all gateways are killed once. librdkafka's send_offsets_to_transaction waits without a
-timeout for a connection to open or close, if the metadata have lost the broker of the group's coordinator meanwhile
-(librdkafka's issues 5456 and 5511)."""
 
 
 @dataclass(frozen=True)
@@ -98,19 +94,7 @@ class KafkaCampaign:
         return self._faults.outcome_of(self._clients)
 
     def _wait_for_progress(self) -> None:
-        begun, is_nudged = time.monotonic(), False
-
-        def look() -> None:
-            nonlocal is_nudged
-            if is_nudged or time.monotonic() - begun < NUDGE_S:
-                return
-            is_nudged = True
-            for gateway in [pid for b in self._cluster.brokers if b.running for pid in gateways_of(b.pid)]:
-                os.kill(gateway, signal.SIGKILL)
-            self._faults.done["nudge"] += 1
-            print(f"{time.monotonic_ns()} nudge: no progress for {NUDGE_S:.0f} s", flush=True)
-
-        self._clients.wait_for_progress(look)
+        self._clients.wait_for_progress(lambda: None)
 
     # -- faults
 

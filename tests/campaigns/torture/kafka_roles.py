@@ -50,11 +50,15 @@ def kafka(role: Role) -> Role:
 
 
 def settings_of(life: Life, **more: Any) -> dict[str, Any]:
+    """Settings of a client. Its unused connections close before the metadata are read again: librdkafka's
+    send_offsets_to_transaction waits for a connection to open or close, without a timeout, if the metadata have lost
+    the broker of the group's coordinator (librdkafka's issues 5456 and 5511)."""
     return {
         "bootstrap.servers": life.told.settings["kafka"],
         "log_level": 0,
         "reconnect.backoff.max.ms": 1_000,
         "topic.metadata.refresh.interval.ms": 5_000,
+        "connections.max.idle.ms": 3_000,
         **more,
     }
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from collections import Counter
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -16,9 +19,13 @@ from deltalake import DeltaTable
 
 import sparklog
 from sparklog.environment.fault_points import VARIABLE
+from sparklog.lake.worker.verify import verify_lake
+from sparklog.lake.worker.worker import GROUP_ID
+from sparklog.types import TopicPartition
 from tests.campaigns.torture import lake_campaign
 from tests.campaigns.torture.lake_campaign import START_S, STEPS, TOPIC
 from tests.support.ports import free_port
+from tests.support.waiting import PATIENCE_S, until
 
 BROKER_KILLED_EVERY = 5
 """Turns of a campaign of upserts in which the broker is killed instead of the worker."""
@@ -45,6 +52,81 @@ def test_a_worker_killed_at_any_step_leaves_every_row_once(tmp_path: Path) -> No
         subprocess.run(command, check=True)
         outcome = lake_campaign.check(broker.bootstrap_servers, tmp_path / "table")
     assert outcome.rows == 3 * len(STEPS)
+
+
+def is_stopped(process: subprocess.Popen[bytes]) -> bool:
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.crash
+@pytest.mark.nightly
+def test_workers_that_stop_for_long_harm_no_table_when_they_go_on(tmp_path: Path) -> None:
+    """One worker is stopped at each step of a round. Until they go on, their sessions have expired, another worker has
+    made many versions, and the log has lost the records of their rounds."""
+    partitions = [TopicPartition(TOPIC, p) for p in range(3)]
+    sent = 0
+    with (
+        sparklog.start_local(tmp_path / "data", settings={"lake.worker.enable": False}) as broker,
+        sparklog.Admin(broker.bootstrap_servers) as admin,
+        sparklog.Producer(broker.bootstrap_servers, transactional_id="load") as producer,
+        ExitStack() as stack,
+    ):
+        admin.create_topic(TOPIC, partitions=3, schema="transaction BIGINT")
+        admin.enable_lake(TOPIC, location=str(tmp_path / "table"), interval_ms=100)
+        producer.init_transactions()
+
+        workers: list[subprocess.Popen[bytes]] = []
+
+        def start(fault: str = "") -> subprocess.Popen[bytes]:
+            worker = lake_campaign.worker_process(broker.bootstrap_servers, fault)
+            stack.callback(worker.wait)
+            stack.callback(worker.kill)
+            workers.append(worker)
+            return worker
+
+        def send() -> None:
+            nonlocal sent
+            with producer.transaction():
+                for tp in partitions:
+                    producer.send_batch(TOPIC, [{"transaction": sent}], partition=tp.partition)
+            sent += 1
+
+        def until_synced() -> None:
+            until(lambda: admin.describe_lake(TOPIC).lag == 0, "the table has all records")
+
+        def until_members(n: int) -> None:
+            until(lambda: len(admin.describe_group(GROUP_ID).members) == n, f"{n} workers in the group")
+
+        stopped = []
+        for step in STEPS:
+            send()
+            stopped.append(start(f"{step}:stop"))
+            until(lambda: is_stopped(stopped[-1]), f"a worker that stops at {step}")
+        start()
+        until_members(1)
+        for _ in range(10):
+            send()
+            until_synced()
+        admin.delete_records(dict.fromkeys(partitions, -1))
+        send()
+        for worker in stopped:
+            worker.send_signal(signal.SIGCONT)
+        until_members(1 + len(STEPS))
+        send()
+        until_synced()
+        for worker in workers:
+            worker.terminate()
+        for worker in workers:
+            worker.wait(PATIENCE_S)
+        assert verify_lake(admin, TOPIC).problems == []
+    versions = [DeltaTable(tmp_path / "table", version=v) for v in range(DeltaTable(tmp_path / "table").version() + 1)]
+    for table in versions:
+        counts = Counter(table.to_pyarrow_table(columns=["transaction"]).column("transaction").to_pylist())
+        assert set(counts.values()) <= {3}, f"version {table.version()} has a part of a transaction"
+    assert sorted(counts) == list(range(sent))
+    referenced = {Path(uri).name for table in versions for uri in table.file_uris()}
+    files = {path.name for path in (tmp_path / "table").glob("*.parquet")}
+    assert {name for name in files - referenced if "merged" not in name} == set()
 
 
 @pytest.mark.crash

@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from sparklog.errors import LakePausedError
 from sparklog.lake.delta_snapshot import DeltaSnapshot
+from sparklog.lake.log_entry import OWN_COMMIT_FEATURES
 from sparklog.lake.table_features import WRITER_FEATURES, unsupported
 from tests.support.cases import for_each
 from tests.unit.lake.delta_log import require_features, require_writer_version
@@ -18,7 +19,6 @@ from tests.unit.lake.model_log import ModelLog, run_round, settings_at
 SCHEMA = pa.schema([("id", pa.int64()), ("n", pa.int64())])
 REFUSED = (
     "allowColumnDefaults",
-    "checkpointProtection",
     "clustering",
     "domainMetadata",
     "icebergCompatV1",
@@ -36,7 +36,7 @@ def files(path: Path) -> set[Path]:
 
 
 @for_each("mode", ["append", "upsert"])
-@for_each("feature", sorted(WRITER_FEATURES))
+@for_each("feature", sorted({*WRITER_FEATURES, *OWN_COMMIT_FEATURES}))
 def test_a_table_with_an_accepted_feature_gets_its_rows(feature: str, mode: str, tmp_path: Path) -> None:
     path = tmp_path / f"{feature}-{mode}"
     log = ModelLog(SCHEMA, keys=["id"])
