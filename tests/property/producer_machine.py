@@ -21,7 +21,7 @@ from sparklog.format.offset_column import decode_rows
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.housekeeping.cleaner import compact_log, due_for_compaction
-from sparklog.testing.sim_files import PowerCut
+from sparklog.testing._sim_files import PowerCut
 from tests.property.producer_world import CONFIG, PRODUCERS, REFUSED, Message, ProducerWorld, is_issued
 from tests.support.producers import produced
 

@@ -28,7 +28,7 @@ from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.states import ALL_SAFEGUARDS, Safeguards
-from sparklog.testing.sim_files import PowerCut, SimFiles
+from sparklog.testing._sim_files import PowerCut, SimFiles
 from tests.support.logs import ManualClock
 from tests.support.producers import produced
 

@@ -18,7 +18,7 @@ from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.log.tools.repair import read_points, repair
-from sparklog.testing.sim_files import SimFiles
+from sparklog.testing._sim_files import SimFiles
 from tests.property.compaction_replay import Appended, committed_rows, replay, without_key
 from tests.support.compaction import OWNER, SETTINGS, Row, keyed_batch, last_values
 from tests.support.logs import SCHEMAS, ManualClock

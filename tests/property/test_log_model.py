@@ -23,7 +23,7 @@ from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.housekeeping.cleaner import compact_log, due_for_compaction
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.tools.repair import repair
-from sparklog.testing.sim_files import PowerCut, SimFiles
+from sparklog.testing._sim_files import PowerCut, SimFiles
 from tests.property.log_reading import Row, read_headers, read_rows
 from tests.support.compaction import OWNER
 from tests.support.logs import SCHEMAS, LimitedFile, ManualClock, batch, open_log

@@ -21,7 +21,7 @@ from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
-from sparklog.testing.sim_files import SimFiles
+from sparklog.testing._sim_files import SimFiles
 from tests.property.producer_truth import (
     IDEMPOTENT,
     SIZES,

@@ -21,7 +21,7 @@ from sparklog.log.tiering.read_cache import ReadCache
 from sparklog.log.tiering.remote_segment import RemoteAccess
 from sparklog.log.tiering.state import Phase
 from sparklog.log.tools.repair import repair
-from sparklog.testing.sim_files import PowerCut, SimFiles
+from sparklog.testing._sim_files import PowerCut, SimFiles
 from tests.support.logs import OWNER, SCHEMAS, ManualClock, batch, values
 from tests.support.tiering import FailingStore, memory_store, stored_names
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sparklog.environment import fault_points as faults
-from sparklog.testing.sim_loop import SimLoop
+from sparklog.testing._sim_loop import SimLoop
 from tests.simulation.node import Node
 from tests.simulation.trouble import Trouble, wake
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from unittest import mock
 
 from sparklog.log.housekeeping import tier_run
-from sparklog.testing.sim_loop import Simulation, SimulationStuckError
-from sparklog.testing.sim_store import SimStore
+from sparklog.testing._sim_loop import Simulation, SimulationStuckError
+from sparklog.testing._sim_store import SimStore
 from tests.campaigns.checker.analysis import Anomaly, Verdict, analyse
 from tests.campaigns.checker.report import report
 from tests.simulation.plans import PLANS, Plan, kind_of

@@ -22,12 +22,12 @@ from sparklog.log.tools.repair import repair
 from sparklog.protocol.frames import PREFIX_BYTES, RequestPrefix, decode_request_prefix
 from sparklog.replication.cluster_image import ClusterImage
 from sparklog.security.principals import ANONYMOUS
-from sparklog.testing.sim_files import PowerCut
-from sparklog.testing.sim_loop import SimLoop
-from sparklog.testing.sim_machine import SimMachine
-from sparklog.testing.sim_net import SimConnection, SimNet
-from sparklog.testing.sim_streams import stream_opener
-from sparklog.testing.sim_zookeeper import SimClient, SimZooKeeper
+from sparklog.testing._sim_files import PowerCut
+from sparklog.testing._sim_loop import SimLoop
+from sparklog.testing._sim_machine import SimMachine
+from sparklog.testing._sim_net import SimConnection, SimNet
+from sparklog.testing._sim_streams import stream_opener
+from sparklog.testing._sim_zookeeper import SimClient, SimZooKeeper
 from sparklog.types import TopicPartition
 
 PORT = 9292

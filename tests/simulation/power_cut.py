@@ -28,7 +28,7 @@ from sparklog.log.housekeeping.retention_run import run_retention
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.tools.repair import repair
-from sparklog.testing.sim_files import PowerCut, SimFiles
+from sparklog.testing._sim_files import PowerCut, SimFiles
 from sparklog.types import TopicPartition
 from tests.support.compaction import stored
 from tests.support.logs import SCHEMAS, ManualClock, batch

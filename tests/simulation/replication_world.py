@@ -23,7 +23,7 @@ from sparklog.metadata.cluster_znodes import CONTROLLER
 from sparklog.replication.cluster_image import NO_LEADER, TopicImage
 from sparklog.replication.controller import model as controller_model
 from sparklog.replication.replica import model as replica_model
-from sparklog.testing.sim_zookeeper import SimZooKeeper
+from sparklog.testing._sim_zookeeper import SimZooKeeper
 from tests.simulation.replication_broker import TP, Broker
 from tests.simulation.replication_log import SimLog
 from tests.simulation.replication_promises import Promises, check

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparklog.errors import SparklogError
-from sparklog.testing.sim_files import PowerCut
-from sparklog.testing.sim_loop import SimLoop, Simulation, SimulationStuckError
-from sparklog.testing.sim_net import SimNet
-from sparklog.testing.sim_store import SimStore
+from sparklog.testing._sim_files import PowerCut
+from sparklog.testing._sim_loop import SimLoop, Simulation, SimulationStuckError
+from sparklog.testing._sim_net import SimNet
+from sparklog.testing._sim_store import SimStore
 from tests.campaigns.checker.history import Kind, Operation, Outcome, Recorder, Sent, parse_history
 from tests.campaigns.torture.shared import rows_of
 from tests.simulation import sim_intruders, sim_keepers, sim_members, sim_shared, sim_strangers

@@ -16,8 +16,8 @@ from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.base import Message
 from sparklog.protocol.codec import decode_error, decode_response, encode
 from sparklog.protocol.frames import PREFIX_BYTES, decode_response_prefix, encode_request
-from sparklog.testing.sim_loop import SimLoop
-from sparklog.testing.sim_net import SimConnection, SimNet
+from sparklog.testing._sim_loop import SimLoop
+from sparklog.testing._sim_net import SimConnection, SimNet
 
 R = TypeVar("R", bound=Message)
 

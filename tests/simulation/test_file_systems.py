@@ -9,7 +9,7 @@ import pytest
 
 from sparklog.environment.files import FileSystem, RealFiles, read_whole, write_whole
 from sparklog.errors import StorageError
-from sparklog.testing.sim_files import SECTOR_BYTES, PowerCut, SimFiles
+from sparklog.testing._sim_files import SECTOR_BYTES, PowerCut, SimFiles
 
 
 @pytest.fixture(params=["real", "simulated"])

@@ -58,7 +58,7 @@ def test_the_same_seeds_give_the_same_run() -> None:
 
 
 def test_the_campaign_finds_a_flush_that_does_not_reach_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparklog.testing.sim_files.SimFile.sync", lambda self: None)
+    monkeypatch.setattr("sparklog.testing._sim_files.SimFile.sync", lambda self: None)
     failed = 0
     for cut in range(20, 400, 20):
         try:
@@ -69,7 +69,7 @@ def test_the_campaign_finds_a_flush_that_does_not_reach_the_disk(monkeypatch: py
 
 
 def test_the_campaign_finds_a_directory_that_is_never_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparklog.testing.sim_files.SimFiles.sync_directory", lambda self, path: None)
+    monkeypatch.setattr("sparklog.testing._sim_files.SimFiles.sync_directory", lambda self, path: None)
     failed = 0
     for cut in range(20, 400, 20):
         try:

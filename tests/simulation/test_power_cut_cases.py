@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sparklog.errors import StorageError, StorageFullError
-from sparklog.testing.sim_files import SimFile, SimFiles
+from sparklog.testing._sim_files import SimFile, SimFiles
 from tests.support.compaction import append_rows, compact, last_values, open_keyed, stored
 from tests.support.logs import append, open_log, records
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparklog.log.compaction.swap import CLEANED_SUFFIX
-from sparklog.testing.sim_loop import SimLoop
-from sparklog.testing.sim_machine import SimMachine
+from sparklog.testing._sim_loop import SimLoop
+from sparklog.testing._sim_machine import SimMachine
 
 if TYPE_CHECKING:
     from tests.simulation.node import Node

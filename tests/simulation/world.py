@@ -20,10 +20,10 @@ from sparklog.errors import SparklogError
 from sparklog.metadata.store import TopicSpec
 from sparklog.replication.cluster_image import ClusterImage, PartitionImage
 from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
-from sparklog.testing.sim_loop import SimLoop, Simulation
-from sparklog.testing.sim_machine import SimMachine
-from sparklog.testing.sim_store import SimStore
-from sparklog.testing.sim_zookeeper import SimZooKeeper
+from sparklog.testing._sim_loop import SimLoop, Simulation
+from sparklog.testing._sim_machine import SimMachine
+from sparklog.testing._sim_store import SimStore
+from sparklog.testing._sim_zookeeper import SimZooKeeper
 from sparklog.types import INTERNAL_TOPICS, TopicPartition
 from tests.campaigns.checker.history import Operation
 from tests.simulation.alone import AloneTrouble

@@ -30,7 +30,7 @@ from sparklog.metadata.coordination import (
     drive,
 )
 from sparklog.metadata.local_coordination import METADATA_FILE, LocalCoordination
-from sparklog.testing.sim_zookeeper import SimClient, SimZooKeeper
+from sparklog.testing._sim_zookeeper import SimClient, SimZooKeeper
 from tests.system.relay import Relay
 
 SESSION_MS = 1_000

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparklog.testing.sim_loop import Simulation
+from sparklog.testing._sim_loop import Simulation
 from tests.simulation.cluster.play import Play
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.replica.leader import Leader
-from sparklog.testing.sim_net import SimNet
+from sparklog.testing._sim_net import SimNet
 from sparklog.types import TopicPartition
 from tests.simulation.node import Node
 

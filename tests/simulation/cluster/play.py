@@ -23,7 +23,7 @@ from sparklog.protocol.messages import (
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
-from sparklog.testing.sim_loop import Simulation
+from sparklog.testing._sim_loop import Simulation
 from sparklog.types import TopicPartition
 from tests.simulation.node import Node
 from tests.simulation.plans import INPUT, OUTPUT, SAFE, SESSION_MS, Plan

@@ -13,8 +13,8 @@ from sparklog.format.batch import iterate_batches
 from sparklog.log.partition_log import PartitionLog
 from sparklog.replication.cluster_image import ClusterImage
 from sparklog.replication.replica.leader import Leader
-from sparklog.testing.sim_files import PowerCut
-from sparklog.testing.sim_zookeeper import SimZooKeeper
+from sparklog.testing._sim_files import PowerCut
+from sparklog.testing._sim_zookeeper import SimZooKeeper
 from sparklog.types import TopicPartition
 from tests.simulation.cluster.stored_isr import StoredIsr
 from tests.simulation.node import Node

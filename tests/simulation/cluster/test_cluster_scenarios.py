@@ -16,7 +16,7 @@ from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.protocol.topic_messages import DeleteTopicRequest, DeleteTopicResponse, MetadataRequest, MetadataResponse
 from sparklog.replication.controller.model import AlterConfig, Elect, ElectionKind, Reassign
-from sparklog.testing.sim_loop import Simulation
+from sparklog.testing._sim_loop import Simulation
 from tests.simulation.cluster.play import PATIENCE_S, PLAN, SESSION_S, STARTED_MS, TP, Play
 from tests.simulation.cluster.promises import batches_of
 from tests.simulation.plans import INPUT, OUTPUT

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparklog.testing.sim_loop import Simulation
+from sparklog.testing._sim_loop import Simulation
 from tests.simulation.cluster.play import PLAN, STARTED_MS, Play
 from tests.simulation.plans import COMPACTED, INPUT, OFTEN, OUTPUT, SAFE
 from tests.support.compaction import Row, keyed_batch, last_values, stored

@@ -33,7 +33,7 @@ from sparklog.protocol.topic_messages import (
     MetadataResponse,
 )
 from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
-from sparklog.testing.sim_loop import Simulation
+from sparklog.testing._sim_loop import Simulation
 from sparklog.types import LATEST_TIMESTAMP, TopicPartition
 from tests.simulation.cluster.play import PATIENCE_S, PLAN, SESSION_S, STARTED_MS, TP, Play
 from tests.simulation.plans import OUTPUT

@@ -6,7 +6,7 @@ import pytest
 
 from sparklog.protocol.apis import Api
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
-from sparklog.testing.sim_loop import Simulation
+from sparklog.testing._sim_loop import Simulation
 from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from tests.simulation.plans import INPUT, OUTPUT, SAFE, Plan
 from tests.simulation.world import World

@@ -15,7 +15,7 @@ from sparklog.metadata.coordination import NO_SESSION, Delete
 from sparklog.metadata.image_copy import ImageCopy
 from sparklog.metadata.store import TopicSpec
 from sparklog.replication.controller.model import AlterConfig, DeleteTopic, Elect, ElectionKind, Reassign
-from sparklog.testing.sim_zookeeper import SimClient, StoreCopy
+from sparklog.testing._sim_zookeeper import SimClient, StoreCopy
 from sparklog.types import TopicPartition
 from tests.simulation.cluster.play import PATIENCE_S, SESSION_S, TP, Play
 

@@ -10,7 +10,7 @@ import pytest
 from sparklog_broker.cluster.cluster_member import ClusterMember
 
 from sparklog.replication.controller.model import Elect, ElectionKind
-from sparklog.testing.sim_loop import Simulation
+from sparklog.testing._sim_loop import Simulation
 from tests.simulation.cluster.play import PLAN, SESSION_S, Play
 from tests.simulation.cluster.promises import Copied, batches_of
 from tests.simulation.plans import FLUSHED, INPUT, OUTPUT

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from sparklog.replication.controller.model import Reassign
-from sparklog.testing.sim_loop import Simulation
+from sparklog.testing._sim_loop import Simulation
 from tests.simulation.cluster.play import TP, Play
 from tests.simulation.node import Node
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from sparklog.metadata.producer_ids import SMALL_BLOCK_IDS
-from sparklog.testing.sim_loop import Simulation
+from sparklog.testing._sim_loop import Simulation
 from tests.campaigns.checker.analysis import analyse
 from tests.campaigns.checker.report import report
 from tests.simulation.plans import EVERYBODY, INPUT, OUTPUT, SAFE, Plan

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from sparklog.metadata.cluster_znodes import CONTROLLER
 from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
-from sparklog.testing.sim_loop import SimLoop
+from sparklog.testing._sim_loop import SimLoop
 from sparklog.types import TopicPartition
 from tests.simulation.cluster.courses import Courses
 from tests.simulation.node import Node

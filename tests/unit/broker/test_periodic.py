@@ -9,7 +9,7 @@ import pytest
 from sparklog_broker.background.periodic import Periodic, Rounds
 
 from sparklog.errors import StorageError
-from sparklog.testing.sim_loop import SimLoop, Simulation
+from sparklog.testing._sim_loop import SimLoop, Simulation
 
 PAUSE_S = 10.0
 

@@ -9,7 +9,7 @@ from sparklog_broker.partitions.topic_directories import TopicDirectories
 
 from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
-from sparklog.testing.sim_files import SimFiles
+from sparklog.testing._sim_files import SimFiles
 from sparklog.types import TopicPartition
 from tests.support.logs import SCHEMAS, append, records
 

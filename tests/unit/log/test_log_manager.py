@@ -20,7 +20,7 @@ from sparklog.errors import (
 )
 from sparklog.log.directories.log_directory import STRAY_ENDING
 from sparklog.log.housekeeping.log_manager import LogManager
-from sparklog.testing.sim_files import PowerCut, SimFiles
+from sparklog.testing._sim_files import PowerCut, SimFiles
 from sparklog.types import TopicPartition
 from tests.support.log_managers import E0, E1, IDS, kill, spec, started
 from tests.support.logs import LimitedFiles, append, records, values

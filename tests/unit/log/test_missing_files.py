@@ -16,7 +16,7 @@ from sparklog.format.segment import segment_name
 from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.tools.repair import repair
-from sparklog.testing.sim_files import SimFiles
+from sparklog.testing._sim_files import SimFiles
 from sparklog.types import TopicPartition
 from tests.support.log_managers import kill
 from tests.support.logs import SCHEMAS, append, records, values

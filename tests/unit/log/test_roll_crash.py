@@ -15,7 +15,7 @@ from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
 from sparklog.log.housekeeping.retention_run import run_retention
 from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
-from sparklog.testing.sim_files import SimFiles
+from sparklog.testing._sim_files import SimFiles
 from sparklog.types import TopicPartition
 from tests.support.log_managers import kill
 from tests.support.logs import OWNER, SCHEMAS, ManualClock, open_log, records, segment_files, values

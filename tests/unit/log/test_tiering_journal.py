@@ -24,7 +24,7 @@ from sparklog.log.tiering.state import (
     RemoteLogState,
     RemoteSegmentMetadata,
 )
-from sparklog.testing.sim_files import PowerCut, SimFiles
+from sparklog.testing._sim_files import PowerCut, SimFiles
 from tests.support.cases import for_each
 from tests.support.logs import LimitedFiles
 

@@ -23,9 +23,9 @@ from sparklog.metadata.coordination import (
 )
 from sparklog.metadata.local_coordination import METADATA_FILE, LocalCoordination
 from sparklog.metadata.local_store import run_steps
-from sparklog.testing.sim_files import PowerCut
-from sparklog.testing.sim_loop import Simulation
-from sparklog.testing.sim_machine import SimMachine
+from sparklog.testing._sim_files import PowerCut
+from sparklog.testing._sim_loop import Simulation
+from sparklog.testing._sim_machine import SimMachine
 
 
 def opened(path: Path) -> LocalCoordination:

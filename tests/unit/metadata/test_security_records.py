@@ -25,7 +25,7 @@ from sparklog.security.records import (
     RecordKind,
     of_kind,
 )
-from sparklog.testing.sim_zookeeper import SimZooKeeper
+from sparklog.testing._sim_zookeeper import SimZooKeeper
 from tests.support.metadata import ControlledStore
 
 PATIENCE_MS = 60_000

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from sparklog.testing.sim_loop import SimLoop, Simulation, SimulationStuckError
+from sparklog.testing._sim_loop import SimLoop, Simulation, SimulationStuckError
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from sparklog.errors import (
 from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import DeleteTopicRequest, DeleteTopicResponse
 from sparklog.replication.cluster_image import ClusterImage
-from sparklog.testing.sim_loop import Simulation
+from sparklog.testing._sim_loop import Simulation
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ from sparklog.metadata.local_store import METADATA_FILE, run_steps, wait_for
 from sparklog.metadata.store import TopicSpec
 from sparklog.replication.cluster_image import NO_LEADER, ClusterImage
 from sparklog.security.records import RecordId
-from sparklog.testing.sim_zookeeper import SimZooKeeper
+from sparklog.testing._sim_zookeeper import SimZooKeeper
 from tests.support.brokers import at_work, coordinating
 from tests.support.metadata import Stored, read_store
 

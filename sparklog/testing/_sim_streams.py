@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from sparklog.testing.sim_loop import SimLoop
-from sparklog.testing.sim_net import SimConnection, SimNet
+from sparklog.testing._sim_loop import SimLoop
+from sparklog.testing._sim_net import SimConnection, SimNet
 
 
 class SimWriter:

@@ -17,7 +17,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from sparklog.testing.sim_loop import SimLoop, Simulation
+from sparklog.testing._sim_loop import SimLoop, Simulation
 
 DELAY_S = (0.0001, 0.003)
 SLOW_SHARE, SLOW_S = 0.02, 0.3

@@ -17,8 +17,8 @@ from typing import Any, Generic, TypeVar
 from sparklog.environment import Environment
 from sparklog.environment.executors import GATHERED_MAX, Worker
 from sparklog.environment.files import FileSystem, read_whole
-from sparklog.testing.sim_files import SimFiles
-from sparklog.testing.sim_loop import SimLoop, Simulation
+from sparklog.testing._sim_files import SimFiles
+from sparklog.testing._sim_loop import SimLoop, Simulation
 
 J = TypeVar("J")
 

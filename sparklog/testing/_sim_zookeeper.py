@@ -47,7 +47,7 @@ from sparklog.metadata.coordination import (
     Watch,
 )
 from sparklog.metadata.znode_tree import Change, Znodes
-from sparklog.testing.sim_loop import SimLoop
+from sparklog.testing._sim_loop import SimLoop
 
 LATENCY_MS = (1, 20)
 RECONNECT_MS = (50, 500)
