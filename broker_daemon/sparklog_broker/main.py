@@ -21,7 +21,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sparklog.environment import Environment, real_environment
 from sparklog.environment.files import directory_mode
@@ -50,6 +50,10 @@ from sparklog_broker.network.server import LIMIT_SETTINGS, Server
 from sparklog_broker.pipeline import Pipeline
 from sparklog_broker.registry import HANDLERS
 from sparklog_broker.security.peer_security import PeerSecurity, server_contexts
+
+if TYPE_CHECKING:
+    from sparklog_broker.testing.control import ControlServer, Testing
+    from sparklog_broker.testing.stage import FaultStage
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +100,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--temporary", action="store_true", help="with --end-with-parent: if the parent has ended, remove the directory"
     )
+    parser.add_argument("--testing", action="store_true", help="for tests only: let --faults-listen work")
+    parser.add_argument(
+        "--faults-listen", metavar="HOST:PORT", default="", help="with --testing: take orders for faults by HTTP"
+    )
     parsed = parser.parse_args(arguments)
     set_up_logging(parsed.log_level or "INFO")
     try:
@@ -111,15 +119,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
             log.warning("%s", warning)
     except InvalidConfigError as e:
         return _fail(str(e), EXIT_USAGE)
-    if not parsed.end_with_parent:
-        return run(config)
     try:
-        return run(config, lifeline=_STDIN)
+        testing = _testing(parsed)
+    except InvalidConfigError as e:
+        return _fail(str(e), EXIT_USAGE)
+    if not parsed.end_with_parent:
+        return run(config, testing=testing)
+    try:
+        return run(config, lifeline=_STDIN, testing=testing)
     finally:
         if parsed.temporary and has_ended(_STDIN):  # a living parent removes the directory itself
             import shutil  # a start need not wait for it
 
             shutil.rmtree(config.data_dir, ignore_errors=True)
+
+
+def _testing(parsed: argparse.Namespace) -> Testing | None:
+    """Return the parts that tests control; None for a broker in production. Raises InvalidConfigError."""
+    if not parsed.testing:
+        if parsed.faults_listen:
+            raise InvalidConfigError(
+                "--faults-listen is for tests: it needs --testing, which no broker in production has"
+            )
+        return None
+    from sparklog_broker.testing.control import Testing, check_listen
+
+    if parsed.faults_listen:
+        check_listen(parsed.faults_listen)
+    log.warning("--testing: tests can move the clock of this broker, and let its requests fail")
+    return Testing.create(parsed.faults_listen)
 
 
 def log_file_of(config: BrokerConfig) -> LogFile | None:
@@ -140,8 +168,9 @@ def _cluster_settings(parsed: argparse.Namespace) -> dict[str, object]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def run(config: BrokerConfig, *, lifeline: int | None = None) -> int:
-    """Run a broker until a signal, or until the end of file on the descriptor `lifeline`. Returns the exit code."""
+def run(config: BrokerConfig, *, lifeline: int | None = None, testing: Testing | None = None) -> int:
+    """Run a broker until a signal, or until the end of file on the descriptor `lifeline`. `testing` None: no test
+    controls it. Returns the exit code."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     descriptors.raise_limit()
     if config.metrics_listen:
@@ -149,7 +178,8 @@ def run(config: BrokerConfig, *, lifeline: int | None = None) -> int:
     gc.freeze()  # each full collection of the imported objects would stop the event loop for 20 ms
     gc.enable()
     try:
-        return asyncio.run(_run(config, lifeline))
+        with asyncio.Runner(loop_factory=None if testing is None else testing.loop) as runner:
+            return runner.run(_run(config, lifeline, testing))
     except (ListenError, SparklogError) as e:
         return _fail(str(e), EXIT_FAILED)
 
@@ -167,7 +197,7 @@ class _Parts(NamedTuple):
     peers: PeerSecurity
 
 
-async def _run(config: BrokerConfig, lifeline: int | None) -> int:
+async def _run(config: BrokerConfig, lifeline: int | None, testing: Testing | None) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     ended: list[str] = []
@@ -181,6 +211,8 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
     if lifeline is not None:
         loop.add_reader(lifeline, partial(_on_parent_ended, loop, stop, lifeline))
     environment = real_environment(int(config.data_file_mode, 8))
+    if testing is not None:
+        environment = testing.environment(environment)
     metrics = MetricsService(config, loop, environment)
     contexts = server_contexts(config.security)
     sockets = bind_all(config.security.listeners.bound)
@@ -194,15 +226,19 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         raise
     broker, peers = parts
     children = Children()
+    control: ControlServer | None = None
     try:
-        server = _server(config, loop, parts, sockets, kafka)
+        server = _server(config, loop, parts, sockets, kafka, None if testing is None else testing.stage)
         loop.add_signal_handler(signal.SIGHUP, peers.renew)
         server.start()
         peers.start()
         broker.start(on_all_disks_failed=end)
         await broker.join(_endpoints(config, server, kafka), end)
         metrics.serving(_watched(broker, server, peers.authenticator.counters, children))
-        lines = [*server.addresses, *([] if kafka is None else kafka.addresses)]
+        if testing is not None and (control := testing.control_server(broker, loop)) is not None:
+            control.start()
+        orders = [] if control is None else [f"faults://{control.address}"]
+        lines = [*server.addresses, *([] if kafka is None else kafka.addresses), *orders]
         _print_line("".join(f"listening on {line}\n" for line in lines))
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
         if config.lake_worker_enable:
@@ -218,6 +254,8 @@ async def _run(config: BrokerConfig, lifeline: int | None) -> int:
         broker.stop_waiting()
         await server.stop(STOP_TIMEOUT_S)
     finally:
+        if control is not None:
+            control.stop()
         await children.stop()
         if kafka is not None:
             kafka.close()
@@ -266,6 +304,7 @@ def _server(
     parts: _Parts,
     sockets: list[tuple[Listener, socket.socket]],
     kafka: KafkaGateway | None,
+    faults: FaultStage | None,
 ) -> Server:
     """Return the server that passes requests of the sockets to the broker's handlers. It is not started yet."""
     broker, peers = parts
@@ -277,6 +316,7 @@ def _server(
         peers.authenticator,
         broker.throttling,
         GatewayClaim("" if kafka is None else ", ".join(kafka.addresses)),
+        faults,
     ).answer
     server = Server(
         peers.open(sockets, local=config.local_socket_enabled),

@@ -7,13 +7,14 @@
 | `_encode_results` | counts the errors of the results, and encodes long lists of results in pieces |
 | `_apply_quota` | charges the request to its user and client id, and mutes the connection if a quota is exceeded |
 | `_decode` | decodes the header, and creates the handler's context |
+| `faults.inject` | strikes requests with the faults that a test has ordered |
 | `_authorize` | checks the peer's permissions; items that are denied are taken out |
 | `_await_image` | refuses requests before the join, and waits for an image that has the client's last change |
 | `_audit` | writes administrative acts to the audit log |
 | `_handle` | calls the API's handler, on this broker or on the controller |
 
 A stage passes the request on to the next stage, or raises the error that becomes the answer. A broker without
-permissions, authentication, quotas or audit log has a list without the stage.
+permissions, authentication, quotas, audit log or faults has a list without the stage.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
@@ -60,6 +62,9 @@ from sparklog_broker.security.access import Access, peer_of
 from sparklog_broker.security.authenticator import Authenticator
 from sparklog_broker.security.throttling import Throttling, TimedRequest
 
+if TYPE_CHECKING:
+    from sparklog_broker.testing.stage import FaultStage
+
 log = logging.getLogger(__name__)
 
 HEADER_BYTES_MAX = FORWARDED_BYTES_MAX
@@ -86,6 +91,8 @@ class Call(Struct):
     request: Message
     payload: memoryview
     context: RequestContext
+    sent_bytes_max: int | None = None
+    """Number of bytes of the response after which the connection ends, as a test has ordered; None: all."""
 
 
 class Received(Struct):
@@ -125,18 +132,21 @@ class Pipeline:
         authenticator: Authenticator | None = None,
         throttling: Throttling | None = None,
         gateways: GatewayClaim | None = None,
+        faults: FaultStage | None = None,
     ) -> None:
         """`requests`: counters of errors. `access` None: every principal has all permissions. `authenticator` None: no
         peer must authenticate. `throttling` None: there are no quotas. `gateways` None: the broker has no gateway of
-        its own.
+        its own. `faults` None: the broker runs without the switch of tests.
         """
         self._broker = broker
+        self._faults = faults
         self._gateways = GatewayClaim() if gateways is None else gateways
         self._requests = RequestCounters() if requests is None else requests
         self._handlers: dict[Api, Handler] = dict(handlers)
         self._controller = ControllerRequests(broker, self._handlers)
         self._handlers[Api.FORWARD] = self._controller.answer_forwarded
         on_call: list[Callable[[Proceed, Call], Awaitable[Response]]] = [
+            *([faults.inject] if faults is not None else []),
             *([partial(self._authorize, access)] if access is not None else []),
             self._await_image,
             self._audit,
@@ -161,7 +171,8 @@ class Pipeline:
         try:
             received = Received(prefix, body, connection)
             response = await self._receive(received)
-            return frame_response(prefix.api, prefix.correlation_id, response, received.older_version)
+            reply = frame_response(prefix.api, prefix.correlation_id, response, received.older_version)
+            return reply if self._faults is None else self._faults.cut(received.call, reply)
         except Exception as e:  # noqa: BLE001 - every error becomes a reply
             error, close = _error_answer(e, prefix.api, connection)
             self._requests.failed(prefix.api, (error.code,))

@@ -30,6 +30,7 @@ from sparklog.cli import (
     offsets,
     produce,
     reassign,
+    testing,
     topic,
     transaction,
     web_console,
@@ -97,6 +98,7 @@ app.add_typer(quota.app, name="quota")
 app.command("top", epilog=top.EPILOG)(top.top)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.add_typer(log.app, name="log")
+app.add_typer(testing.app, name="testing")
 app.add_typer(conf_broker.app, name="config")
 secure_commands(app)
 

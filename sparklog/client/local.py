@@ -36,6 +36,8 @@ _TOPIC = "topic."
 _READY = "listening on "
 _GATEWAY = "kafka."
 """Prefix of the gateway's addresses in a line that the broker prints."""
+_FAULTS = "faults://"
+"""Prefix of the address for faults in such a line."""
 
 _live: set[LocalBroker] = set()
 """The running brokers of this process, stopped at its exit: also the broker of an expression such as
@@ -57,6 +59,7 @@ class LocalBroker:
         log: _Log,
         lifeline: Lifeline,
         kafka_address: str = "",
+        faults_address: str = "",
     ) -> None:
         """Take over a started process. Users call `start_local` instead.
 
@@ -68,6 +71,7 @@ class LocalBroker:
             log: The reader of the broker's stderr.
             lifeline: The pipe that the broker watches: the broker stops when this process has closed the pipe.
             kafka_address: The address of the broker's Kafka gateway; empty: there is none.
+            faults_address: The address that takes orders for faults; empty: the broker runs without `--testing`.
         """
         self._process = process
         self._temporary = temporary
@@ -80,6 +84,8 @@ class LocalBroker:
         """Address of the broker as HOST:PORT."""
         self.kafka_bootstrap_servers = kafka_address
         """Address for Kafka's clients as HOST:PORT; empty without `kafka=True`."""
+        self.faults_address = faults_address
+        """Address that takes a test's orders for faults as HOST:PORT; empty in brokers that no test kit has started."""
         _live.add(self)
 
     @property
@@ -191,9 +197,11 @@ def start_broker(
     settings: Mapping[str, object] | None = None,
     timeout_s: float = START_TIMEOUT_S,
     kafka: bool = False,
+    testing: bool = False,
 ) -> LocalBroker:
     """Start a local broker; see `start_local`. With `listen` None the broker listens on the addresses in the setting
-    `listeners`, and `bootstrap_servers` of the result is the first one.
+    `listeners`, and `bootstrap_servers` of the result is the first one. `testing`: True for a broker whose clock a test
+    moves, and whose requests a test lets fail.
     """
     for name, parameter in (("listen", "listen"), ("data.dir", "data_dir")):
         if name in (settings or {}):
@@ -204,6 +212,7 @@ def start_broker(
     config = _write_config(values)
     command = [sys.executable, "-m", "sparklog_broker", "--end-with-parent", "--config", str(config)]
     command += ["--temporary"] if temporary else []
+    command += ["--testing", "--faults-listen", "127.0.0.1:0"] if testing else []
     command += ["--data-dir", str(directory), *(["--listen", listen] if listen is not None else [])]
     lifeline = Lifeline()
     try:
@@ -249,7 +258,8 @@ def start_broker(
     address, *others = addresses
     forget(address)  # perhaps another broker has used the port before
     gateways = (one.removeprefix(_GATEWAY).partition("://")[2] for one in others if one.startswith(_GATEWAY))
-    return LocalBroker(process, directory, temporary, address, log, lifeline, next(gateways, ""))
+    faults = (one.removeprefix(_FAULTS) for one in others if one.startswith(_FAULTS))
+    return LocalBroker(process, directory, temporary, address, log, lifeline, next(gateways, ""), next(faults, ""))
 
 
 def _write_config(settings: Mapping[str, object]) -> Path:

@@ -56,7 +56,9 @@ _live: set[LocalCluster] = set()
 class ClusterBroker:
     """One broker of a local cluster. It keeps its address and its directory over `kill`, `stop` and `start`."""
 
-    def __init__(self, broker_id: int, listen: str, data_dir: Path, settings: Mapping[str, object]) -> None:
+    def __init__(
+        self, broker_id: int, listen: str, data_dir: Path, settings: Mapping[str, object], *, testing: bool = False
+    ) -> None:
         """Describe a broker that is not started yet.
 
         Args:
@@ -64,6 +66,7 @@ class ClusterBroker:
             listen: HOST:PORT of the broker.
             data_dir: Directory of the broker.
             settings: Broker settings by their dotted names.
+            testing: True for a broker whose clock a test moves, and whose requests a test lets fail.
         """
         self.broker_id = broker_id
         """Id of the broker."""
@@ -72,6 +75,7 @@ class ClusterBroker:
         self.data_dir = data_dir
         """Directory of the broker."""
         self._settings = dict(settings)
+        self._testing = testing
         self._process: LocalBroker | None = None
 
     @property
@@ -94,6 +98,11 @@ class ClusterBroker:
         """Address of the broker's Kafka gateway; empty without a gateway, or before its start."""
         return "" if self._process is None else self._process.kafka_bootstrap_servers
 
+    @property
+    def faults_address(self) -> str:
+        """Address that takes a test's orders for faults; empty if no test kit has started the broker."""
+        return "" if self._process is None else self._process.faults_address
+
     def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Start the broker and wait until it listens. The call does nothing if the broker runs.
 
@@ -109,7 +118,9 @@ class ClusterBroker:
             if self.kafka_bootstrap_servers and KAFKA.items() <= settings.items():
                 # the gateway keeps its address, as the broker does, so that Kafka's clients find it again
                 settings = settings | {"kafka.listeners": f"PLAINTEXT://{self.kafka_bootstrap_servers}"}
-            self._process = start_broker(self.data_dir, listen, settings=settings, timeout_s=timeout_s)
+            self._process = start_broker(
+                self.data_dir, listen, settings=settings, timeout_s=timeout_s, testing=self._testing
+            )
 
     def stop(self) -> int:
         """Stop the broker cleanly: before it ends, other brokers take over the partitions that it leads.
@@ -143,6 +154,7 @@ class LocalCluster:
         settings: Mapping[str, object],
         zookeeper: str | None = None,
         secure: bool = False,
+        testing: bool = False,
     ) -> None:
         """Lock the directory until `stop`, and start nothing. Users call `start_local` instead.
 
@@ -153,6 +165,7 @@ class LocalCluster:
             settings: Broker settings by their dotted names.
             zookeeper: HOST:PORT,…/PATH of a ZooKeeper that runs already. None: the cluster's own.
             secure: True for TLS, SCRAM and ACLs. A secured directory stays secured.
+            testing: True for brokers whose clocks a test moves, and whose requests a test lets fail.
 
         Raises:
             InvalidConfigError: The directory is in use, has more brokers or another ZooKeeper than the arguments say,
@@ -191,6 +204,7 @@ class LocalCluster:
                     **settings,
                     "broker.id": i,
                 },
+                testing=testing,
             )
             for i, port in sorted(layout.ports.items())
         ]
@@ -328,6 +342,7 @@ def start_cluster(
     secure: bool = False,
     timeout_s: float = START_TIMEOUT_S,
     kafka: bool = False,
+    testing: bool = False,
 ) -> LocalCluster:
     """Start a cluster of local brokers and wait until they listen. See `start_local`.
 
@@ -340,6 +355,7 @@ def start_cluster(
         secure: True for TLS, SCRAM and ACLs. A secured directory stays secured.
         timeout_s: The longest wait for each broker in seconds.
         kafka: True starts a gateway for Kafka's clients beside each broker.
+        testing: True for brokers whose clocks a test moves, and whose requests a test lets fail.
 
     Returns:
         The running cluster.
@@ -354,7 +370,13 @@ def start_cluster(
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else absolute(Path(data_dir))
     values = (KAFKA if kafka else {}) | dict(settings or {})
     cluster = LocalCluster(
-        directory, temporary=temporary, brokers=brokers, settings=values, zookeeper=zookeeper, secure=secure
+        directory,
+        temporary=temporary,
+        brokers=brokers,
+        settings=values,
+        zookeeper=zookeeper,
+        secure=secure,
+        testing=testing,
     )
     try:
         cluster.start(timeout_s)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from sparklog.environment import fault_points as faults
 from sparklog.testing._sim_loop import SimLoop
-from tests.simulation.node import Node
+from sparklog.testing._sim_node import Node
 from tests.simulation.trouble import Trouble, wake
 
 

@@ -18,8 +18,8 @@ from sparklog.errors import (
 from sparklog.format.batch import ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader
 from sparklog.log.producers.states import last_sequence_of, sequence_after
 from sparklog.testing._sim_loop import Simulation
+from sparklog.testing._sim_reader import Row
 from sparklog.types import ProducerIdAndEpoch, TopicPartition
-from tests.simulation.sim_reader import Row
 
 _IDENTITY_ERRORS = OutOfOrderSequenceError, InvalidProducerEpochError, InvalidProducerIdMappingError
 

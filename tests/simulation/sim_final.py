@@ -9,10 +9,10 @@ from sparklog.format.batch import BatchHeader, iterate_batches
 from sparklog.protocol import group_messages as g
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchResponse
+from sparklog.testing._sim_client import SimClient
+from sparklog.testing._sim_reader import FETCH_BYTES, Row, SimReader
 from sparklog.types import READ_UNCOMMITTED
 from tests.campaigns.checker.history import Kind, Outcome, Recorder
-from tests.simulation.sim_client import SimClient
-from tests.simulation.sim_reader import FETCH_BYTES, Row, SimReader
 from tests.simulation.sim_roles import ends, partition_of, polls_of
 
 

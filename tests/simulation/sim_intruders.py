@@ -12,10 +12,10 @@ from sparklog.protocol import group_messages as g
 from sparklog.protocol import transaction_messages as t
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
+from sparklog.testing._sim_client import SimClient
 from sparklog.types import ProducerIdAndEpoch
 from tests.campaigns.checker import generate
 from tests.campaigns.checker.history import Kind, Outcome
-from tests.simulation.sim_client import SimClient
 from tests.simulation.sim_members import Member
 from tests.simulation.sim_producer import PRODUCE_TIMEOUT_MS, encode_values
 from tests.simulation.sim_roles import (

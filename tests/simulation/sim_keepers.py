@@ -15,10 +15,10 @@ from sparklog.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from sparklog.testing._sim_client import SimClient
 from tests.campaigns.checker import generate
 from tests.simulation.notes import Notes
 from tests.simulation.plans import AGED, KEYED
-from tests.simulation.sim_client import SimClient
 from tests.simulation.sim_final import audit, log_start, read_committed
 from tests.simulation.sim_producer import PRODUCE_TIMEOUT_MS, encode_values
 from tests.simulation.sim_roles import ClientContext, Role, ends

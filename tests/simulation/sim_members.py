@@ -10,11 +10,11 @@ from sparklog.client.group.membership import EPOCH_JOIN, MemberConfig, Membershi
 from sparklog.errors import SparklogError, error_from_code
 from sparklog.protocol import group_messages as g
 from sparklog.protocol.apis import Api
+from sparklog.testing._sim_reader import SimReader
 from sparklog.types import TopicPartition
 from tests.campaigns.checker import generate
 from tests.campaigns.checker.history import Kind, Outcome
 from tests.simulation.sim_final import committed_offsets
-from tests.simulation.sim_reader import SimReader
 from tests.simulation.sim_roles import (
     ClientContext,
     Role,

@@ -25,9 +25,9 @@ from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
+from sparklog.testing._sim_client import BACKOFF_S, BACKOFF_S_MAX, SimClient
 from sparklog.types import ProducerIdAndEpoch, TopicPartition
 from tests.simulation.notes import Notes
-from tests.simulation.sim_client import BACKOFF_S, BACKOFF_S_MAX, SimClient
 
 PRODUCE_TIMEOUT_MS = 5_000
 

@@ -30,14 +30,14 @@ from sparklog.protocol.messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from sparklog.testing._sim_client import SimClient
+from sparklog.testing._sim_reader import Row, SimReader
 from sparklog.types import ProducerIdAndEpoch, TopicPartition
 from tests.campaigns.checker import generate
 from tests.campaigns.checker.history import Kind, Outcome, Recorder
 from tests.simulation.notes import Notes
 from tests.simulation.plans import Plan
-from tests.simulation.sim_client import SimClient
 from tests.simulation.sim_producer import PRODUCE_TIMEOUT_MS, Batch, SimProducer, encode_values
-from tests.simulation.sim_reader import Row, SimReader
 
 TRANSACTION_TIMEOUT_MS = 20_000
 

@@ -25,8 +25,8 @@ from sparklog.protocol.messages import (
     ProduceRequest,
 )
 from sparklog.protocol.topic_messages import MetadataRequest
+from sparklog.testing._sim_client import SimClient
 from sparklog.types import READ_COMMITTED
-from tests.simulation.sim_client import SimClient
 from tests.simulation.sim_producer import encode_values
 from tests.simulation.sim_roles import ClientContext, Role, partition_of
 

@@ -14,7 +14,7 @@ from sparklog.testing._sim_loop import SimLoop
 from sparklog.testing._sim_machine import SimMachine
 
 if TYPE_CHECKING:
-    from tests.simulation.node import Node
+    from sparklog.testing._sim_node import Node
     from tests.simulation.world import World
 
 REPLACED = frozenset({"transactional", "pipeline", "member", "shared"})

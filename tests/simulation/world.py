@@ -20,17 +20,17 @@ from sparklog.errors import SparklogError
 from sparklog.metadata.store import TopicSpec
 from sparklog.replication.cluster_image import ClusterImage, PartitionImage
 from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
+from sparklog.testing._sim_cluster_client import ClusterClient
 from sparklog.testing._sim_loop import SimLoop, Simulation
 from sparklog.testing._sim_machine import SimMachine
+from sparklog.testing._sim_node import Node
 from sparklog.testing._sim_store import SimStore
 from sparklog.testing._sim_zookeeper import SimZooKeeper
 from sparklog.types import INTERNAL_TOPICS, TopicPartition
 from tests.campaigns.checker.history import Operation
 from tests.simulation.alone import AloneTrouble
-from tests.simulation.cluster.client import ClusterClient
 from tests.simulation.cluster.promises import Promises
 from tests.simulation.cluster.trouble import ClusterTrouble
-from tests.simulation.node import Node
 from tests.simulation.plans import INPUT, KEYED, OUTPUT, QUICK, SESSION_MS, SMALL, Plan
 from tests.simulation.scene import FINAL_S, PARTITIONS, Scene
 from tests.simulation.sim_final import read_committed

@@ -39,7 +39,7 @@ class Retention:
         self._config = config
         self._partitions = partitions
         self.counters = RetentionCounters()
-        self._periodic = Periodic("retention", loop, self._run, self._interval_s)
+        self._periodic = Periodic("retention", loop, self.run, self._interval_s)
         self.run_soon, self.stop = self._periodic.run_soon, self._periodic.stop
 
     def start(self) -> None:
@@ -60,7 +60,8 @@ class Retention:
             clock.behind_ms / _HOUR_MS, held.segments, held.partitions, held.size_bytes, clock.catches_up_in_ms / _HOUR_MS,
         )  # fmt: skip
 
-    async def _run(self) -> None:
+    async def run(self) -> None:
+        """Remove the segments that are too old or too many. Raises SparklogError."""
         run = partial(run_retention, self._logs.logs, self._logs.checkpoint)
         result: RetentionResult = await self._loop.run_in_executor(self._thread, run)
         self.counters.runs += 1

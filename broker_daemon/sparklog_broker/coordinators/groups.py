@@ -232,6 +232,12 @@ class Groups:
         if partition < len(self.partitions):
             self.partitions[partition].on_marker(producer_id, committed=committed)
 
+    async def pass_time(self, seconds: float) -> None:
+        """End the sessions that are over after `seconds` by which a test has moved the clock. A broker that has stalled
+        prolongs them instead."""
+        self._ticked_at += seconds
+        await self._tick()
+
     async def _tick(self) -> None:
         now = self.loop.time()
         stalled_s, self._ticked_at = now - self._ticked_at - self._tick_s, now

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.replica.leader import Leader
 from sparklog.testing._sim_net import SimNet
+from sparklog.testing._sim_node import Node
 from sparklog.types import TopicPartition
-from tests.simulation.node import Node
 
 if TYPE_CHECKING:
     from tests.simulation.cluster.trouble import ClusterTrouble

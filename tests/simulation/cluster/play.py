@@ -24,8 +24,8 @@ from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitPr
 from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
 from sparklog.testing._sim_loop import Simulation
+from sparklog.testing._sim_node import Node
 from sparklog.types import TopicPartition
-from tests.simulation.node import Node
 from tests.simulation.plans import INPUT, OUTPUT, SAFE, SESSION_MS, Plan
 from tests.simulation.sim_producer import encode_values
 from tests.simulation.world import World

@@ -14,10 +14,10 @@ from sparklog.log.partition_log import PartitionLog
 from sparklog.replication.cluster_image import ClusterImage
 from sparklog.replication.replica.leader import Leader
 from sparklog.testing._sim_files import PowerCut
+from sparklog.testing._sim_node import Node
 from sparklog.testing._sim_zookeeper import SimZooKeeper
 from sparklog.types import TopicPartition
 from tests.simulation.cluster.stored_isr import StoredIsr
-from tests.simulation.node import Node
 
 PIECE_BYTES = 1 << 20
 

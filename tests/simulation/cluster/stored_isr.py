@@ -22,9 +22,9 @@ from sparklog.types import TopicPartition
 if TYPE_CHECKING:
     from sparklog.log.partition_log import PartitionLog
     from sparklog.metadata.znode_tree import Change
+    from sparklog.testing._sim_node import Node
     from sparklog.testing._sim_zookeeper import SimZooKeeper
     from tests.simulation.cluster.promises import Copied
-    from tests.simulation.node import Node
 
 ReadBatches = Callable[["PartitionLog", int, int], "list[Copied]"]
 IsCompacted = Callable[["PartitionLog"], bool]

@@ -15,8 +15,8 @@ from sparklog.protocol.operation_messages import (
     DescribeBrokerConfigsResponse,
 )
 from sparklog.replication.dynamic_settings import ALL_BROKERS
+from sparklog.testing._sim_client import SimClient
 from tests.simulation.cluster.play import PATIENCE_S, TP, Play
-from tests.simulation.sim_client import SimClient
 
 
 class Operator:

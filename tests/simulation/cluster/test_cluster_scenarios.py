@@ -16,11 +16,11 @@ from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.protocol.topic_messages import DeleteTopicRequest, DeleteTopicResponse, MetadataRequest, MetadataResponse
 from sparklog.replication.controller.model import AlterConfig, Elect, ElectionKind, Reassign
+from sparklog.testing._sim_client import SimClient
 from sparklog.testing._sim_loop import Simulation
 from tests.simulation.cluster.play import PATIENCE_S, PLAN, SESSION_S, STARTED_MS, TP, Play
 from tests.simulation.cluster.promises import batches_of
 from tests.simulation.plans import INPUT, OUTPUT
-from tests.simulation.sim_client import SimClient
 from tests.simulation.sim_producer import encode_values
 
 

@@ -34,11 +34,11 @@ from sparklog.protocol.topic_messages import (
 )
 from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
 from sparklog.testing._sim_loop import Simulation
+from sparklog.testing._sim_reader import SimReader
 from sparklog.types import LATEST_TIMESTAMP, TopicPartition
 from tests.simulation.cluster.play import PATIENCE_S, PLAN, SESSION_S, STARTED_MS, TP, Play
 from tests.simulation.plans import OUTPUT
 from tests.simulation.sim_producer import encode_values
-from tests.simulation.sim_reader import SimReader
 
 DISKS = ("/disk-1", "/disk-2")
 

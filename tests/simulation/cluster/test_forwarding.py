@@ -31,9 +31,9 @@ from sparklog.protocol.base import Message
 from sparklog.protocol.cluster_messages import ForwardRequest, ForwardResponse
 from sparklog.protocol.codec import decode_response, encode
 from sparklog.protocol.messages import ApiRange
+from sparklog.testing._sim_client import SimClient
+from sparklog.testing._sim_node import Node
 from tests.simulation.cluster.play import PATIENCE_S, Play
-from tests.simulation.node import Node
-from tests.simulation.sim_client import SimClient
 
 M = TypeVar("M", bound=Message)
 USER = s.ScramCredentialUpsertion("ada", "SCRAM-SHA-256", 8_192, b"s" * 32, b"k" * 32, b"v" * 32)

@@ -10,8 +10,8 @@ import pytest
 
 from sparklog.replication.controller.model import Reassign
 from sparklog.testing._sim_loop import Simulation
+from sparklog.testing._sim_node import Node
 from tests.simulation.cluster.play import TP, Play
-from tests.simulation.node import Node
 
 
 class Roles:

@@ -11,8 +11,8 @@ from sparklog.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionErro
 from sparklog.protocol import topic_messages as t
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import NO_VERSION, MetadataVersion
+from sparklog.testing._sim_client import SimClient
 from tests.simulation.cluster.play import PATIENCE_S, Play
-from tests.simulation.sim_client import SimClient
 
 BEHIND_S = 5.0
 

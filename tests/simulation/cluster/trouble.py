@@ -10,9 +10,9 @@ from sparklog.metadata.cluster_znodes import CONTROLLER
 from sparklog.replication.cluster_image import PartitionImage
 from sparklog.replication.controller.model import Elect, ElectionKind, Reassign
 from sparklog.testing._sim_loop import SimLoop
+from sparklog.testing._sim_node import Node
 from sparklog.types import TopicPartition
 from tests.simulation.cluster.courses import Courses
-from tests.simulation.node import Node
 from tests.simulation.plans import SESSION_MS
 from tests.simulation.trouble import Trouble, wake
 

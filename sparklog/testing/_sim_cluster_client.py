@@ -26,10 +26,10 @@ from sparklog.protocol import group_messages as g
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
+from sparklog.testing._sim_client import BACKOFF_S, BACKOFF_S_MAX, REQUEST_TIMEOUT_S, SimClient
 from sparklog.testing._sim_loop import SimLoop
 from sparklog.testing._sim_net import SimNet
 from sparklog.types import FENCING_TOKENS_ID, TopicPartition, shared_transactional_id
-from tests.simulation.sim_client import BACKOFF_S, BACKOFF_S_MAX, REQUEST_TIMEOUT_S, SimClient
 
 R = TypeVar("R", bound=Message)
 

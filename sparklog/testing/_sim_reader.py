@@ -12,8 +12,8 @@ from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchResponse, FetchResult
+from sparklog.testing._sim_client import SimClient
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
-from tests.simulation.sim_client import SimClient
 
 FETCH_WAIT_MS = 200
 FETCH_BYTES = 64 * 1024

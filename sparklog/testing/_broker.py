@@ -1,0 +1,429 @@
+"""The broker, or cluster, that a test session shares: its topics, records and faults, and its time."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sparklog.client.admin.admin import Admin
+from sparklog.client.local import LocalBroker, start_broker
+from sparklog.client.local_cluster import LocalCluster, start_cluster
+from sparklog.client.producer.producer import Producer
+from sparklog.client.reading.read_table import read_table
+from sparklog.errors import InvalidRequestError, SparklogError
+from sparklog.times import time_ms_of
+from sparklog.types import TopicPartition
+from sparklog.units import parse_duration_ms
+
+ORDER_TIMEOUT_S = 60.0
+ACKNOWLEDGED_S = 60.0
+ADDRESS_VARIABLES = ("SPARKLOG_BOOTSTRAP_SERVERS", "KAFKA_BOOTSTRAP_SERVERS")
+ENVELOPE_BYTES = ("key", "value")
+Duration = str | timedelta | float
+
+
+def duration_ms(duration: Duration) -> int:
+    """Return a duration in ms: a text such as "8 days", a timedelta, or seconds. Raises ValueError."""
+    if isinstance(duration, str):
+        return parse_duration_ms(duration)
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if seconds < 0:
+        raise ValueError(f"{duration!r}: time only passes forwards")
+    return round(seconds * 1000)
+
+
+class Faults:
+    """Faults of the brokers under test, ordered by name. They end with the test."""
+
+    def __init__(self, broker: KitBroker) -> None:
+        """Use the fixture `faults` instead.
+
+        Args:
+            broker: The brokers.
+        """
+        self._broker = broker
+
+    def refuse(self, api: str, *, error: str, times: int = 1) -> None:
+        """Let requests be answered with an error. They are not carried out.
+
+        Args:
+            api: The name of the request in the protocol, such as "PRODUCE" or "FETCH"; "COMMIT" stands for commits of
+                offsets and ends of transactions.
+            error: The name of the error, such as "NOT_LEADER".
+            times: Number of requests to each broker; 0: all of this test.
+
+        Raises:
+            InvalidRequestError: No request or no error has the name.
+        """
+        self._broker.order("POST", "/faults", fault="refuse", api=api, error=error, times=times)
+
+    def slow(self, api: str, *, seconds: float, times: int = 0) -> None:
+        """Let requests wait before they are carried out.
+
+        Args:
+            api: The name of the request, as for `refuse`.
+            seconds: The wait of each request.
+            times: Number of requests to each broker; 0: all of this test.
+
+        Raises:
+            InvalidRequestError: No request has the name, or the wait is out of bounds.
+        """
+        self._broker.order("POST", "/faults", fault="slow", api=api, seconds=float(seconds), times=times)
+
+    def disconnect(self, *, after_bytes: int, api: str = "FETCH", times: int = 1) -> None:
+        """Let connections end in the middle of a response.
+
+        Args:
+            after_bytes: Number of bytes of the response that arrive.
+            api: The name of the request, as for `refuse`.
+            times: Number of requests to each broker; 0: all of this test.
+
+        Raises:
+            InvalidRequestError: No request has the name.
+        """
+        self._broker.order("POST", "/faults", fault="disconnect", after_bytes=after_bytes, api=api, times=times)
+
+    def lose_response(self, api: str, *, times: int = 1) -> None:
+        """Let requests be carried out, and end the connection in place of the response.
+
+        Args:
+            api: The name of the request, as for `refuse`.
+            times: Number of requests to each broker; 0: all of this test.
+
+        Raises:
+            InvalidRequestError: No request has the name.
+        """
+        self._broker.order("POST", "/faults", fault="lose_response", api=api, times=times)
+
+    def full_disk(self) -> None:
+        """Let all writes to the brokers' disks fail for lack of space, until `clear`."""
+        self._broker.order("POST", "/faults", fault="full_disk")
+
+    def clear(self) -> None:
+        """End all faults. Leaders that have moved stay where they are."""
+        self._broker.order("DELETE", "/faults")
+
+    def move_leader(self, topic: str, partition: int = 0) -> int:
+        """Let another replica lead a partition. The test needs `@pytest.mark.sparklog(brokers=3)`.
+
+        Args:
+            topic: The topic's name.
+            partition: The partition's number.
+
+        Returns:
+            Id of the new leader.
+
+        Raises:
+            InvalidRequestError: The partition has one replica only.
+        """
+        tp = TopicPartition(topic, partition)
+        admin = self._broker.admin
+        state = admin.describe_topic(topic).partition_details[partition]
+        others = [broker for broker in state.replicas if broker != state.leader]
+        if not others:
+            raise InvalidRequestError(f"{tp} has one replica: mark the test with @pytest.mark.sparklog(brokers=3)")
+        admin.alter_partition_reassignments({tp: [*others, state.leader]})
+        admin.elect_leaders("preferred", [tp])
+        return others[0]
+
+    def fence_producer(self, transactional_id: str) -> None:
+        """Let a newer producer take over a transactional id: the older one is fenced from its next request on.
+
+        Args:
+            transactional_id: The `transactional_id` of the producer.
+
+        Raises:
+            SparklogError: The coordinator does not answer.
+        """
+        with Producer(self._broker.bootstrap_servers, transactional_id=transactional_id) as newer:
+            newer.init_transactions()
+
+
+class KitBroker:
+    """A broker, or a cluster, that belongs to a test session."""
+
+    def __init__(self, brokers: int = 1, *, kafka: bool = False, settings: Mapping[str, object] | None = None) -> None:
+        """Start it. Tests use the fixtures `sparklog_broker` and `kafka_broker` instead.
+
+        Args:
+            brokers: Number of brokers; more than one needs Java and `sparklog[cluster]`.
+            kafka: True for a gateway for Kafka's clients beside each broker.
+            settings: Broker settings by their dotted names. None: the defaults.
+
+        Raises:
+            BrokerNotAvailableError: A broker did not start.
+            InvalidConfigError: A setting is wrong, or a cluster lacks Java.
+        """
+        self._count = brokers
+        self._kafka = kafka
+        self._settings = dict(settings or {})
+        self._directory = Path(tempfile.mkdtemp(prefix="sparklog-kit-"))
+        self._is_marked = False
+        """True if the test has ordered faults."""
+        self._is_moved = False
+        """True if the test has moved the clock."""
+        self._topics: list[str] = []
+        self._admin: Admin | None = None
+        self._producer: Producer | None = None
+        self._before = {name: os.environ.get(name) for name in ADDRESS_VARIABLES}
+        self._process: LocalBroker | LocalCluster = self._start()
+        self.bootstrap_servers = self._process.bootstrap_servers
+        """Address of the broker, or addresses of the cluster's brokers."""
+        self.kafka_bootstrap_servers = self._process.kafka_bootstrap_servers
+        """The same for Kafka's clients; empty without a gateway."""
+        self.faults = Faults(self)
+        """The faults that tests can order."""
+        for name, value in zip(ADDRESS_VARIABLES, (self.bootstrap_servers, self.kafka_bootstrap_servers), strict=True):
+            if value:
+                os.environ[name] = value
+
+    def _start(self, listen: str = "127.0.0.1:0", **more: object) -> LocalBroker | LocalCluster:
+        settings = {**self._settings, **more}
+        if self._count == 1:
+            return start_broker(self._directory / "data", listen, settings=settings, kafka=self._kafka, testing=True)
+        return start_cluster(self._count, self._directory / "data", settings=settings, kafka=self._kafka, testing=True)
+
+    @property
+    def brokers(self) -> Sequence[Any]:
+        """The brokers of a cluster, which can `kill`, `stop` and `start`; empty for one broker."""
+        return self._process.brokers if isinstance(self._process, LocalCluster) else ()
+
+    @property
+    def log(self) -> str:
+        """The last lines of the broker's log."""
+        return "\n".join(b.log for b in self.brokers) if self._count > 1 else self._process.log  # type: ignore[union-attr]
+
+    @property
+    def admin(self) -> Admin:
+        """A client for administration, which the session shares."""
+        if self._admin is None:
+            self._admin = Admin(self.bootstrap_servers)
+        return self._admin
+
+    # -- topics and records
+
+    def create_topic(self, name: str, ddl: Any = None, partitions: int = 1, **options: Any) -> str:
+        """Create a topic that is deleted at the end of the test.
+
+        Args:
+            name: The topic's name.
+            ddl: Its columns as Spark writes them, "user STRING, at TIMESTAMP". None: an envelope topic with key and
+                value.
+            partitions: Number of partitions.
+            **options: Further arguments of `Admin.create_topic`, such as `key_columns` and `configs`.
+
+        Returns:
+            The name.
+
+        Raises:
+            TopicAlreadyExistsError: The test, or a program under test, has created the topic.
+            SparklogError: A column or a setting is wrong.
+        """
+        if self._count > 1:
+            options = {"replication_factor": min(3, self._count)} | options
+        self.admin.create_topic(name, partitions=partitions, schema=ddl, **options)
+        self._topics.append(name)
+        return name
+
+    def delete_topics(self) -> None:
+        """End the faults, and delete the topics of `create_topic`."""
+        if self._is_marked:
+            self.faults.clear()
+        while self._topics:
+            with suppress(SparklogError):  # the test may have deleted it, or have moved the clock beyond its sessions
+                self.admin.delete_topic(self._topics.pop())
+
+    def produce(self, topic: str, rows: Iterable[Any], *, partition: int | None = None) -> None:
+        """Append rows to a topic, in their order, and wait until they are stored.
+
+        Args:
+            topic: The topic's name.
+            rows: Dicts by column. For an envelope topic also texts or bytes, which are values, and dicts with `key` and
+                `value`; texts are encoded as UTF-8.
+            partition: The partition of all rows. None: chosen by the key.
+
+        Raises:
+            SchemaMismatchError: A row does not fit the topic's columns.
+            SparklogError: The rows could not be stored.
+        """
+        records = list(rows) if self._is_typed(topic) else [_envelope(row) for row in rows]
+        self.producer.send_batch(topic, records, partition=partition).result(ACKNOWLEDGED_S)
+
+    def produce_table(self, topic: str, table: Any, *, partition: int) -> None:
+        """Append an Arrow table to a partition, and wait until it is stored."""
+        self.producer.send_batch(topic, table, partition=partition).result(ACKNOWLEDGED_S)
+
+    @property
+    def producer(self) -> Producer:
+        """A producer, which the session shares."""
+        if self._producer is None:
+            self._producer = Producer(self.bootstrap_servers, linger_ms=0)
+        return self._producer
+
+    def rows(self, topic: str, **options: Any) -> list[dict[str, Any]]:
+        """Return the rows of a topic, partition after partition.
+
+        Args:
+            topic: The topic's name.
+            **options: Arguments of `read_table`, such as `columns`, `filter` and `include_metadata`.
+
+        Returns:
+            A dict by column for each row that is committed.
+
+        Raises:
+            SparklogError: The topic cannot be read.
+        """
+        rows: list[dict[str, Any]] = read_table(self.bootstrap_servers, topic, **options).to_pylist()
+        return rows
+
+    def hide_row(self, topic: str) -> None:
+        """Append a row in a transaction that is aborted: readers pass over it, so their next batch has no rows."""
+        with Producer(self.bootstrap_servers, transactional_id=f"hidden-{uuid.uuid4().hex}") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            columns = self.admin.describe_topic(topic).schema.names
+            producer.send_batch(topic, [dict.fromkeys(columns)]).result(ACKNOWLEDGED_S)
+            producer.abort_transaction()
+
+    def _is_typed(self, topic: str) -> bool:
+        return self.admin.describe_topic(topic).kind == "typed"
+
+    # -- time and faults
+
+    def advance(self, duration: Duration) -> None:
+        """Let time pass for the brokers at once: retention, sessions and timeouts that are due have happened on return.
+
+        The clock of the test process, and those of the gateways, stay. The next test gets a new broker with the
+        machine's time.
+
+        Args:
+            duration: A text such as "8 days", a timedelta, or seconds.
+
+        Raises:
+            ValueError: The duration is negative or no duration.
+        """
+        self._is_moved = True
+        self.order("POST", "/clock", advance_ms=duration_ms(duration))
+
+    def order(self, method: str, path: str, **body: object) -> list[Any]:
+        """Give each running broker an order.
+
+        Args:
+            method: The HTTP method.
+            path: The HTTP path.
+            **body: The fields of the order.
+
+        Returns:
+            The answers.
+
+        Raises:
+            InvalidRequestError: A broker refuses the order.
+        """
+        self._is_marked = method != "DELETE"
+        brokers = self.brokers or [self._process]
+        return [_order(b.faults_address, method, path, body) for b in brokers if b.running]
+
+    # -- life
+
+    def kill(self) -> None:
+        """End all processes with SIGKILL, like a crash. `start` starts them again with the same data and addresses."""
+        for broker in self.brokers or [self._process]:
+            broker.kill()
+
+    def start(self) -> None:
+        """Start the brokers that do not run, with the same data and addresses.
+
+        Raises:
+            BrokerNotAvailableError: A broker did not start.
+        """
+        if isinstance(self._process, LocalCluster):
+            self._process.start_missing()
+        elif not self._process.running:
+            self._process = self._start_again()
+
+    def _start_again(self) -> LocalBroker | LocalCluster:
+        more = {"kafka.listeners": f"PLAINTEXT://{self.kafka_bootstrap_servers}"} if self._kafka else {}
+        return self._start(self.bootstrap_servers, **more)
+
+    def reset(self) -> None:
+        """End the effects of a test: its faults, its topics, its time, and its kills."""
+        if self._is_moved:
+            self._is_moved = self._is_marked = False
+            self._topics.clear()
+            self._close_clients()
+            self._process.stop()
+            if self._count == 1:  # a cluster keeps its data, because its ports and ids are part of them
+                shutil.rmtree(self._directory / "data", ignore_errors=True)
+                self._process = self._start_again()
+            else:
+                self._process.start()  # type: ignore[union-attr]
+            return
+        self.start()
+        self.delete_topics()
+
+    def _close_clients(self) -> None:
+        for client in (self._producer, self._admin):
+            if client is not None:
+                with suppress(SparklogError):
+                    client.close()
+        self._producer = self._admin = None
+
+    def stop(self) -> None:
+        """Stop all processes, and remove the data."""
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self._close_clients()
+        self._process.stop()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> KitBroker:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"<KitBroker {self.bootstrap_servers}>"
+
+
+def _envelope(row: Any) -> dict[str, Any]:
+    """Return a row of an envelope topic, with its texts as bytes."""
+    fields = dict(row) if isinstance(row, Mapping) else {"value": row}
+    return {
+        name: value.encode() if name in ENVELOPE_BYTES and isinstance(value, str) else value
+        for name, value in fields.items()
+    }
+
+
+def _order(address: str, method: str, path: str, body: Mapping[str, object]) -> Any:
+    """Send one order. Raises InvalidRequestError."""
+    connection = http.client.HTTPConnection(address, timeout=ORDER_TIMEOUT_S)
+    try:
+        connection.request(method, path, json.dumps(body) if body else None)
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+    finally:
+        connection.close()
+    if response.status != http.client.OK:
+        raise InvalidRequestError(answer["error"])
+    return answer
+
+
+def moment_ms(moment: Any) -> int:
+    """Return a point in time in ms since 1970: a datetime, a text such as "2026-11-27T10:00", or ms."""
+    return moment if isinstance(moment, int) else time_ms_of(moment, 0)

@@ -1,0 +1,98 @@
+"""Programs of a simulation, each on a thread of its own that runs only while the simulation waits for it.
+
+A program is a function of `SimClients`. Each call of a client is a coroutine on the event loop of the program's
+simulated process: the program's thread waits until the coroutine has ended, and the simulation runs on. So only one
+thread runs at any time, and a seed determines the run. The death of a program raises `ProgramKilled` in the call in
+which it waits, and in each later call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from sparklog.testing._sim_loop import SimLoop, Simulation
+from sparklog.testing._sim_net import SimNet
+
+T = TypeVar("T")
+
+
+class ProgramKilled(BaseException):
+    """The program was killed. It is no Exception, so that no program handles it."""
+
+
+class Program:
+    """One life of a program."""
+
+    def __init__(self, simulation: Simulation, net: SimNet, host: str, run: Callable[[Program], Any]) -> None:
+        """Start a life on `host`. `run` is the program."""
+        self.host = host
+        self.loop: SimLoop = simulation.loop(host)
+        self.random = random.Random(simulation.rng.getrandbits(32))
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.is_done = False
+        """True if the program has returned, or has raised an error."""
+        self._net = net
+        self._run = run
+        self._is_killed = False
+        self._turn = threading.Semaphore(0)
+        """Released when the program's thread is to run."""
+        self._back = threading.Semaphore(0)
+        """Released when the program's thread waits again."""
+        self._thread = threading.Thread(target=self._live, name=f"sparklog-{host}", daemon=True)
+        self._thread.start()
+        self.loop.call_soon(self._resume)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a coroutine on the program's loop; called by the program. Raises its error."""
+        if self._is_killed:
+            work.close()
+            raise ProgramKilled
+        task: asyncio.Task[T] = self.loop.create_task(work)
+        task.add_done_callback(lambda _: self._resume())
+        self._back.release()
+        self._turn.acquire()
+        if self._is_killed:
+            raise ProgramKilled
+        return task.result()
+
+    def background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start a coroutine on the program's loop, without waiting. Raises ProgramKilled."""
+        if self._is_killed:
+            work.close()
+            raise ProgramKilled
+        return self.loop.create_task(work)
+
+    def kill(self) -> None:
+        """End the process, as SIGKILL does."""
+        self._net.process_died(self.loop)
+        self.loop.kill()
+        if not self.is_done:
+            self._is_killed = True
+            self._resume()
+            self._thread.join()
+
+    def _resume(self) -> None:
+        """Let the program's thread run until it waits again."""
+        self._turn.release()
+        self._back.acquire()
+
+    def _live(self) -> None:
+        self._turn.acquire()
+        try:
+            if not self._is_killed:
+                self.result = self._run(self)
+        except BaseException as e:  # noqa: BLE001 - the simulation reports it
+            self.error = e
+        finally:
+            self.is_done = True
+            self._back.release()
+
+
+def first_error(programs: Sequence[Program]) -> BaseException | None:
+    """Return the error of the first program that has failed; None without one."""
+    return next((p.error for p in programs if p.is_done and p.error is not None), None)

@@ -1,0 +1,275 @@
+"""Streaming queries that run step by step: each step reads all new records, and ends.
+
+A step is a run of the query with Spark's trigger AvailableNow, on the checkpoint of the run. So every step is also a
+restart of the query. The rows of a query without a sink of its own are kept in Parquet files, one directory per
+micro-batch: a micro-batch that is run again replaces its rows.
+
+`kill` leaves the checkpoint as a crash does between the work of the last micro-batch and its commit: the file of the
+commit is missing, and the next step runs the micro-batch again.
+
+`advance_watermark` writes the time into the newest commit of the checkpoint, where a restarted query reads its
+watermark. A row of an aborted transaction then makes Spark run a micro-batch, which has no rows.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sparklog.errors import InvalidRequestError
+from sparklog.testing._broker import KitBroker, moment_ms
+
+STEP_TIMEOUT_S = 120.0
+COMMITS = "commits"
+WATERMARK = "nextBatchWatermarkMs"
+
+
+class StreamRun:
+    """A streaming query with inputs and a checkpoint of its own."""
+
+    def __init__(
+        self,
+        broker: KitBroker,
+        spark: Any,
+        writer: Callable[[], Any],
+        inputs: Sequence[str],
+        directory: Path,
+        *,
+        is_complete: bool,
+    ) -> None:
+        """Prepare a run; tests call `stream.run` instead.
+
+        Args:
+            broker: The brokers of the inputs.
+            spark: The session.
+            writer: Creates the query's DataStreamWriter.
+            inputs: Names of the topics that the query reads.
+            directory: Directory of the checkpoint.
+            is_complete: True if each micro-batch writes the whole result.
+        """
+        self._broker = broker
+        self._spark = spark
+        self._writer = writer
+        self._inputs = inputs
+        self._directory = directory
+        self._is_complete = is_complete
+        self.checkpoint = directory / "checkpoint"
+        """Directory of the checkpoint."""
+        self.progress: list[Mapping[str, Any]] = []
+        """Progress of the last step's micro-batches, as Spark reports it."""
+
+    def add(self, topic: str, rows: Iterable[Any], *, partition: int | None = None) -> StreamRun:
+        """Append rows to an input; see `KitBroker.produce`.
+
+        Args:
+            topic: The topic's name.
+            rows: The rows.
+            partition: The partition of all rows. None: chosen by the key.
+
+        Returns:
+            The run.
+
+        Raises:
+            SparklogError: The rows could not be stored.
+        """
+        self._broker.produce(topic, rows, partition=partition)
+        return self
+
+    def step(self) -> StreamRun:
+        """Run the query over all new records, to its end.
+
+        Returns:
+            The run.
+
+        Raises:
+            StreamingQueryException: The query has failed.
+            TimeoutError: The query has not ended within two minutes.
+        """
+        query = self._writer().option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+        try:
+            if not query.awaitTermination(STEP_TIMEOUT_S):
+                raise TimeoutError(f"the step has not ended within {STEP_TIMEOUT_S:.0f} s")
+            self.progress = [dict(json.loads(p.json)) for p in query.recentProgress]
+        finally:
+            query.stop()
+        return self
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the rows that the query has written so far, micro-batch after micro-batch.
+
+        With the output mode complete these are the rows of the last micro-batch. A query with a sink of its own has no
+        rows here: read the sink.
+
+        Returns:
+            A dict by column for each row; timestamps are in UTC.
+        """
+        batches = sorted(self._output.iterdir(), key=lambda path: int(path.name)) if self._output.exists() else []
+        chosen = batches[-1:] if self._is_complete else batches
+        return [row for batch in chosen for row in _in_utc(pq.read_table(batch)).to_pylist()]
+
+    def kill(self) -> StreamRun:
+        """Let the query crash after the work of its last micro-batch, before the commit: the next step repeats it.
+
+        Returns:
+            The run.
+
+        Raises:
+            InvalidRequestError: No step has run a micro-batch.
+        """
+        _remove(self._newest_commit("kill"))
+        return self
+
+    def advance_watermark(self, moment: Any) -> StreamRun:
+        """Let the watermark be `moment`, and run a step, which closes the windows before it.
+
+        Args:
+            moment: A datetime, a text such as "2026-11-27T10:00", or ms since 1970; without a zone in UTC.
+
+        Returns:
+            The run.
+
+        Raises:
+            InvalidRequestError: No step has run a micro-batch, or the query reads no topic.
+        """
+        if not self._inputs:
+            raise InvalidRequestError("the query has no inputs: name them in stream.run(query, inputs=[…])")
+        path = self._newest_commit("advance_watermark")
+        version, _, body = path.read_text(encoding="utf-8").partition("\n")
+        commit = json.loads(body)
+        commit[WATERMARK] = max(int(commit.get(WATERMARK, 0)), moment_ms(moment))
+        _remove(path)
+        path.write_text(f"{version}\n{json.dumps(commit)}", encoding="utf-8")
+        self._broker.hide_row(self._inputs[0])
+        return self.step()
+
+    def state(self, operator: int = 0) -> list[dict[str, Any]]:
+        """Return the state of a stateful operator, after the last micro-batch.
+
+        Args:
+            operator: The operator's number; 0: the first.
+
+        Returns:
+            A dict for each key, with the columns of the key and of the value.
+        """
+        frame = self._spark.read.format("statestore").option("operatorId", operator).load(str(self.checkpoint))
+        rows = [row.asDict(recursive=True) for row in frame.collect()]
+        return [{**(row["key"] or {}), **(row["value"] or {})} for row in rows]
+
+    def stop(self) -> None:
+        """Remove the checkpoint and the rows."""
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    @property
+    def _output(self) -> Path:
+        return self._directory / "rows"
+
+    def _newest_commit(self, action: str) -> Path:
+        """Return the file of the last micro-batch's commit. Raises InvalidRequestError."""
+        folder = self.checkpoint / COMMITS
+        numbers = [int(path.name) for path in folder.iterdir() if path.name.isdecimal()] if folder.exists() else []
+        if not numbers:
+            raise InvalidRequestError(f"{action}: no step has run a micro-batch yet: add rows, then call step()")
+        return folder / str(max(numbers))
+
+
+class Stream:
+    """Runs streaming queries step by step. Tests use the fixture `stream`."""
+
+    def __init__(self, spark: Any, broker: KitBroker, directory: Path) -> None:
+        """Prepare runs.
+
+        Args:
+            spark: The session.
+            broker: The brokers of the inputs.
+            directory: Directory of the checkpoints.
+        """
+        self._spark = spark
+        self._broker = broker
+        self._directory = directory
+        self._numbers = itertools.count(1)
+        self._runs: list[StreamRun] = []
+
+    def run(
+        self,
+        query: Callable[..., Any],
+        inputs: Sequence[str] | None = None,
+        *,
+        output_mode: str = "append",
+        options: Mapping[str, object] | None = None,
+    ) -> StreamRun:
+        """Prepare a query. It runs with each `step`.
+
+        Args:
+            query: A function of one streaming DataFrame per input. It returns a DataFrame, whose rows the run keeps, or
+                a DataStreamWriter that is not started, with a sink of its own.
+            inputs: Names of the topics. None: the names of the function's parameters.
+            output_mode: Spark's output mode for a DataFrame: "append", "update" or "complete".
+            options: Options of the source, such as {"maxOffsetsPerTrigger": 10}. None: the defaults.
+
+        Returns:
+            The run.
+
+        Raises:
+            InvalidRequestError: The function returns neither a DataFrame nor a DataStreamWriter.
+        """
+        names = list(inspect.signature(query).parameters) if inputs is None else list(inputs)
+        directory = self._directory / str(next(self._numbers))
+        output = str(directory / "rows")
+
+        def writer() -> Any:
+            result = query(*(self._read(name, options or {}) for name in names))
+            if hasattr(result, "writeStream"):
+                return result.writeStream.outputMode(output_mode).foreachBatch(_keeper(output))
+            if not hasattr(result, "foreachBatch"):
+                raise InvalidRequestError(
+                    f"the query returned {result!r}: return a DataFrame, or a DataStreamWriter without start()"
+                )
+            return result
+
+        run = StreamRun(self._broker, self._spark, writer, names, directory, is_complete=output_mode == "complete")
+        self._runs.append(run)
+        return run
+
+    def stop(self) -> None:
+        """Remove the checkpoints of all runs."""
+        for run in self._runs:
+            run.stop()
+
+    def _read(self, topic: str, options: Mapping[str, object]) -> Any:
+        reader = self._spark.readStream.format("sparklog").option("startingOffsets", "earliest")
+        reader = reader.option("sparklog.bootstrap.servers", self._broker.bootstrap_servers).option("subscribe", topic)
+        return reader.options(**{name: str(value) for name, value in options.items()}).load()
+
+
+def _keeper(directory: str) -> Callable[[Any, int], None]:
+    """Return the function that keeps the rows of each micro-batch."""
+
+    def keep(frame: Any, batch_id: int) -> None:
+        frame.write.mode("overwrite").parquet(f"{directory}/{batch_id}")
+
+    return keep
+
+
+def _in_utc(table: pa.Table) -> pa.Table:
+    """Return the table with the timestamps of INT96, which have no zone in the file, as instants."""
+    fields = [
+        field.with_type(pa.timestamp("us", "UTC")) if field.type == pa.timestamp("ns") else field
+        for field in table.schema
+    ]
+    return table.cast(pa.schema(fields))
+
+
+def _remove(path: Path) -> None:
+    """Remove a file of the checkpoint, and its checksum."""
+    path.unlink()
+    with suppress(FileNotFoundError):
+        path.with_name(f".{path.name}.crc").unlink()

@@ -1,0 +1,153 @@
+"""The kit's simulation: one seed is one run; programs with planted errors are caught, and correct ones pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparklog.testing import Sim, SimClients, eventually, exactly_once
+from tests.support.cases import for_each
+
+RECORDS = 20
+SEEDS_CORRECT = range(6)
+SEEDS_PLANTED = range(200)
+"""Seeds among which a planted error has to be found. The first runs that find it take seconds."""
+
+
+def producer(clients: SimClients) -> None:
+    """Send the numbers one by one; a life that follows a kill sends all of them again."""
+    with clients.producer() as producer:
+        for n in range(RECORDS):
+            producer.send("in", b"%d" % n, key=b"%d" % n)
+            clients.sleep(0.5)
+
+
+class Worker:
+    """A program of a group that does work for each record; `work` is the world outside."""
+
+    def __init__(self, poll: Callable[[Worker, Any], None]) -> None:
+        self.work: dict[int, int] = {}
+        """How often each number was worked on."""
+        self._poll = poll
+
+    def do(self, value: bytes | None) -> None:
+        """Do the work of one record."""
+        number = int(value or b"")
+        self.work[number] = self.work.get(number, 0) + 1
+
+    def is_done(self) -> bool:
+        return len(self.work) == RECORDS
+
+    def __call__(self, clients: SimClients) -> None:
+        with clients.consumer("in", group_id="workers") as consumer:
+            while not self.is_done():
+                self._poll(self, consumer)
+                clients.sleep(0.05)
+
+
+def commits_after_the_work(worker: Worker, consumer: Any) -> None:
+    for record in consumer.poll():
+        worker.do(record.value)
+    consumer.commit()
+
+
+def commits_before_the_work(worker: Worker, consumer: Any) -> None:
+    records = consumer.poll()
+    consumer.commit()
+    consumer._clients.sleep(0.5)  # the work takes time
+    for record in records:
+        worker.do(record.value)
+
+
+def run(sim: Sim, worker: Worker, seed: int, members: int = 2) -> None:
+    sim.run([producer, *[worker] * members], seed=seed, topics={"in": 2}, until=worker.is_done)
+
+
+@pytest.fixture
+def sim() -> Any:
+    simulated = Sim()
+    yield simulated
+    simulated.close()
+
+
+def test_one_seed_is_one_run(sim: Sim) -> None:
+    traces = []
+    for seed in (1, 1, 2):
+        run(sim, Worker(commits_after_the_work), seed)
+        traces.append((sim.trace, sim.now_s, tuple(sim.events)))
+    assert traces[0] == traces[1] != traces[2]
+
+
+@for_each("seed", SEEDS_CORRECT)
+def test_a_correct_group_does_all_work(seed: int) -> None:
+    sim = Sim()
+    run(sim, Worker(commits_after_the_work), seed)
+    sim.close()
+
+
+def is_detected(run_seed: Callable[[Sim, int], None]) -> bool:
+    """Return True if a run of one of the seeds fails."""
+    sim = Sim()
+    for seed in SEEDS_PLANTED:
+        try:
+            run_seed(sim, seed)
+        except AssertionError:
+            sim.close()
+            return True
+    sim.close()
+    return False
+
+
+def test_offsets_committed_before_the_work_are_detected() -> None:
+    assert is_detected(lambda sim, seed: run(sim, Worker(commits_before_the_work), seed))
+
+
+def test_a_producer_that_ignores_its_errors_is_detected() -> None:
+    def careless(clients: SimClients) -> None:
+        producer = clients.producer(delivery_timeout_ms=500)
+        for n in range(RECORDS):
+            producer.send("in", b"%d" % n)
+            clients.sleep(0.3)
+
+    def run_seed(sim: Sim, seed: int) -> None:
+        sim.run(careless, seed=seed, topics={"in": 2}, faults=["crash", "cut"])
+        rows = [{"n": int(row["value"])} for row in sim.rows("in")]
+        exactly_once([{"n": n} for n in range(RECORDS)], rows, key="n")
+
+    assert is_detected(run_seed)
+
+
+def test_faults_by_hand_and_virtual_time(sim: Sim) -> None:
+    def ping(clients: SimClients) -> str:
+        clients.sleep(10)
+        clients.producer().send("in", b"ping").result()
+        return "done"
+
+    sim.run(ping, seed=3, topics={"in": 1}, faults=(), seconds=0, within="1 s")
+    assert sim.results == [None]
+    sim.crash(2).cut(1, 3)
+    sim.advance("9 s").heal()
+    eventually(lambda: sim.results == ["done"], within="1 minute", sim=sim)
+    assert [row["value"] for row in sim.rows("in")] == [b"ping"]
+    before_s = sim.now_s
+    sim.advance("1 minute")
+    assert sim.now_s == pytest.approx(before_s + 60)
+
+
+def test_the_error_of_a_program_is_raised(sim: Sim) -> None:
+    def broken(clients: SimClients) -> None:
+        clients.sleep(1)
+        raise LookupError("a defect")
+
+    with pytest.raises(LookupError, match="a defect"):
+        sim.run(broken, seed=1, brokers=1)
+    with pytest.raises(ValueError, match="the faults of a simulation are"):
+        sim.run(broken, faults=["earthquake"])
+
+
+def test_one_broker_is_a_simulation_too(sim: Sim) -> None:
+    worker = Worker(commits_after_the_work)
+    sim.run([producer, worker], seed=5, brokers=1, topics={"in": 2}, until=worker.is_done)
+    exactly_once([{"n": n} for n in range(RECORDS)], [{"n": n} for n in worker.work], key="n")

@@ -1,0 +1,83 @@
+"""Streaming queries under the test kit: steps, crashes, watermarks and state; and the examples of the page."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.functions import window
+
+from sparklog.errors import InvalidRequestError
+from sparklog.testing import KitBroker, Stream
+from sparklog.testing._plugin import broker, produce, rows, sparklog_broker, stream, topic
+from tests.support.cases import for_each
+
+__all__ = ["broker", "produce", "rows", "sparklog_broker", "stream", "topic"]
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "testing-streaming-jobs.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"<!-- test: spark -->\n```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+def functions_of(example: str) -> dict[str, Callable[..., None]]:
+    scope: dict[str, Any] = {}
+    exec(example, scope)
+    return {name: value for name, value in scope.items() if name.startswith("test_")}
+
+
+CASES = [(name, number) for number, example in enumerate(EXAMPLES) for name in functions_of(example)]
+
+
+@pytest.fixture(autouse=True)
+def fresh_broker(sparklog_broker: KitBroker) -> Iterator[None]:
+    """End the topics of each test, as the plugin does it in the projects of users."""
+    yield
+    sparklog_broker.reset()
+
+
+@pytest.mark.nightly
+@for_each("name, number", CASES)
+def test_the_examples_of_the_page(
+    name: str, number: int, request: pytest.FixtureRequest, sparklog_broker: KitBroker
+) -> None:
+    function = functions_of(EXAMPLES[number])[name]
+    function(*(request.getfixturevalue(parameter) for parameter in inspect.signature(function).parameters))
+    sparklog_broker.reset()
+
+
+def test_a_query_step_by_step(stream: Stream, topic: Any, rows: Any) -> None:
+    """One test for the cost of one query: steps, a crash, state, and the watermark."""
+    topic("clicks", "user STRING, at TIMESTAMP")
+
+    def counts(clicks: Any) -> Any:
+        windows = clicks.withWatermark("at", "10 minutes").groupBy(window("at", "5 minutes"), "user").count()
+        return windows.select("window.start", "user", "count")
+
+    run = stream.run(counts)
+    with pytest.raises(InvalidRequestError, match="no step has run"):
+        run.kill()
+    run.add("clicks", [{"user": "ann", "at": at(minute)} for minute in (1, 2)]).step()
+    assert run.rows() == []
+    assert [row["count"] for row in run.state()] == [2]
+    run.kill().step()
+    assert [row["count"] for row in run.state()] == [2], "the repeated micro-batch has counted twice"
+    run.advance_watermark(at(5))
+    assert run.rows() == [{"start": at(0), "user": "ann", "count": 2}]
+    assert run.state() == []
+    assert rows("clicks") == [{"user": "ann", "at": at(minute)} for minute in (1, 2)], "the hidden row is seen"
+
+
+def at(minute: int) -> Any:
+    import datetime as dt
+
+    return dt.datetime(2026, 11, 27, 10, minute, tzinfo=dt.UTC)
+
+
+def test_a_query_without_a_result_is_refused(stream: Stream, topic: Any) -> None:
+    topic("clicks", "user STRING")
+    with pytest.raises(InvalidRequestError, match=r"without start\(\)"):
+        stream.run(lambda clicks: None).step()

@@ -1,0 +1,102 @@
+"""The assertions about streams: they pass, and their messages name the difference."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+import pytest
+
+from sparklog.testing import eventually, exactly_once, in_order, same_rows
+from tests.support.cases import for_each
+
+ORDERS = [{"id": 1, "cups": 2}, {"id": 2, "cups": 1}]
+
+
+def test_exactly_once() -> None:
+    exactly_once(ORDERS, pa.table({"id": [2, 1]}), key="id")
+    exactly_once(ORDERS, ORDERS, key=["id", "cups"])
+    exactly_once(ORDERS, [{"n": 2}, {"n": 4}], key=lambda row: row.get("id", row.get("n", 0) // 2))
+
+
+@for_each(
+    "ids, text",
+    [
+        ([1], "2 inputs, 1 outputs\n  missing (1): 2"),
+        ([1, 2, 2], "more than once (1): 2"),
+        ([1, 2, 3], "without an input (1): 3"),
+        ([], "missing (2): 1, 2"),
+    ],
+)
+def test_missing_and_repeated_records(ids: list[int], text: str) -> None:
+    with pytest.raises(AssertionError, match=re.escape(text)):
+        exactly_once(ORDERS, [{"id": i} for i in ids], key="id")
+
+
+def test_a_column_that_does_not_exist_is_named() -> None:
+    with pytest.raises(AssertionError, match="no column 'ident'"):
+        exactly_once(ORDERS, ORDERS, key="ident")
+
+
+def test_order_per_key() -> None:
+    rows = [{"bus": "a", "at": 1}, {"bus": "b", "at": 5}, {"bus": "a", "at": 2}, {"bus": "b", "at": 5}]
+    in_order(rows, by="at", key="bus")
+    with pytest.raises(AssertionError, match="row 2 has 2, and row 1 has 5"):
+        in_order(rows, by="at")
+    with pytest.raises(AssertionError, match="of key 'a': row 2 has 0, and row 0 has 1"):
+        in_order([*rows[:2], {"bus": "a", "at": 0}], by="at", key="bus")
+
+
+class _Sim:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def advance(self, duration: object) -> None:
+        assert isinstance(duration, float)
+        self.now_s += duration
+
+
+def test_eventually_lets_virtual_time_pass() -> None:
+    sim = _Sim()
+    assert eventually(lambda: sim.now_s >= 3600 and "late", within="2 hours", sim=sim) == "late"
+    assert 3600 <= sim.now_s < 3601
+    with pytest.raises(AssertionError, match="not true within 10 s: it returned False"):
+        eventually(lambda: sim.now_s < 0, within="10 s", sim=sim)
+
+
+def test_eventually_tells_the_last_failure() -> None:
+    def check() -> bool:
+        raise AssertionError("three are missing")
+
+    with pytest.raises(AssertionError, match="three are missing"):
+        eventually(check, within=0.01)
+
+
+def test_equal_rows() -> None:
+    same_rows(pa.table({"id": [2, 1], "cups": [1, 2]}), ORDERS)
+    same_rows(ORDERS, [{"id": 1.0, "cups": 2}, {"id": 2, "cups": 1}])
+    same_rows([], [])
+    with pytest.raises(AssertionError, match="another order, from row 0 on"):
+        same_rows(ORDERS[::-1], ORDERS, ordered=True)
+
+
+def test_the_difference_of_rows() -> None:
+    with pytest.raises(AssertionError) as whole:
+        same_rows([ORDERS[0], {"id": 3, "cups": 1}], ORDERS)
+    assert str(whole.value).splitlines() == [
+        "rows differ: 2 actual, 2 expected",
+        "  only in actual: {'id': 3, 'cups': 1}",
+        "  only in expected: {'id': 2, 'cups': 1}",
+    ]
+    with pytest.raises(AssertionError) as paired:
+        same_rows([{"id": 1, "cups": 9}, {"id": 3, "cups": 1}], ORDERS, key="id")
+    assert str(paired.value).splitlines()[1:] == [
+        "  key 1: cups is 9, expected 2",
+        "  only in actual: {'id': 3, 'cups': 1}",
+        "  only in expected: {'id': 2, 'cups': 1}",
+    ]
+
+
+def test_long_differences_are_shortened() -> None:
+    with pytest.raises(AssertionError, match="… and 90 more"):
+        same_rows([{"n": n} for n in range(100)], [])
