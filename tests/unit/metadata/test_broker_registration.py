@@ -5,7 +5,7 @@ from __future__ import annotations
 from sparklog.metadata.broker_registration import BrokerRegistration
 from sparklog.metadata.cluster_znodes import Registration
 from sparklog.replication.cluster_image import NO_EPOCH
-from sparklog.testing.sim_zookeeper import SimZooKeeper
+from sparklog.testing._sim_zookeeper import SimZooKeeper
 
 SESSION_MS = 6_000
 
