@@ -51,18 +51,25 @@ import sitecustomize
 import sparklog
 from pyspark.sql.types import BinaryType, StructField, StructType
 from pyspark_sparklog.sink.writer import batch_writer
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as KafkaPartition
 from sparklog.lake.worker.worker import LakeWorker
 
 def mark(heading):
     sitecustomize.OUT.write(f"{time.monotonic_ns()} mark {heading}\\n")
 
 tp = sparklog.TopicPartition("t", 0)
-with sparklog.start_local() as broker, sparklog.Admin(broker.bootstrap_servers) as admin:
+with sparklog.start_local(kafka=True) as broker, sparklog.Admin(broker.bootstrap_servers) as admin:
     admin.create_topic("t", 1)
     with sparklog.Producer(broker.bootstrap_servers, linger_ms=1, compression="zstd") as producer:
         producer.send("t", b"first").result(60)
         mark("A produced batch")
         producer.send("t", b"second").result(60)
+        mark("")
+        admin.create_topic("rows", 2, schema="id BIGINT, name STRING", key_columns=["id"])
+        producer.send_batch("rows", [{"id": 0, "name": "first"}]).result(60)
+        mark("A table from Python")
+        producer.send_batch("rows", [{"id": n, "name": "next"} for n in range(9)]).result(60)
     mark("A fetch")
     settings = dict(group_id="g", auto_offset_reset="earliest", local_read="off", enable_auto_commit=False)
     with sparklog.Consumer(broker.bootstrap_servers, **settings) as consumer:
@@ -90,6 +97,20 @@ with sparklog.start_local() as broker, sparklog.Admin(broker.bootstrap_servers) 
     assert worker.run_once(["t"]) == {}
     mark("")
     worker.close()
+    kafka = {"bootstrap_servers": broker.kafka_bootstrap_servers}
+    to_kafka = KafkaProducer(**kafka)
+    to_kafka.send("t", b"first").get(60)
+    mark("A Kafka client's produce")
+    to_kafka.send("t", b"second").get(60)
+    mark("")
+    from_kafka = KafkaConsumer(**kafka, auto_offset_reset="earliest", enable_auto_commit=False, group_id=None)
+    from_kafka.assign([KafkaPartition("t", 0)])
+    mark("A Kafka client's fetch")
+    while not from_kafka.poll(1000):
+        pass
+    mark("")
+    to_kafka.close()
+    from_kafka.close()
 """
 TWO_BROKERS = """
 import time
@@ -122,6 +143,9 @@ with sparklog.start_local(brokers=2) as cluster:
     mark("")
 """
 NOT_ON_THE_WAY = {
+    "sparklog/gateway/__main__.py",  # the gateway's event loop runs in it
+    "sparklog/gateway/main.py",
+    "sparklog/gateway/server.py",  # runs the sessions
     "broker_daemon/sparklog_broker/__main__.py",  # the event loop runs in it
     "broker_daemon/sparklog_broker/main.py",
     "broker_daemon/sparklog_broker/handlers/coordinators.py",  # a decorator: the internal topic is created if need be

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -38,43 +39,64 @@ def rows() -> list[Row]:
     return [row for tables in walks().values() for table in tables for row in table]
 
 
-def count_returns(run: Callable[[], object], modules: Mapping[str, str]) -> int:
-    """Run a program, and count how often a reader comes back to a module after leaving it.
+def modules_of(heading: str) -> dict[str, str]:
+    """Return the modules that the tables of a heading name, by path, with their names for `Returns`."""
+    return {row.module: row.module for table in walks()[heading] for row in table}
+
+
+class Returns:
+    """The stays of a reader in modules: the one definition of returns, for every walk.
 
     The reader enters each function at its first call, and goes back to the caller at its end. Properties and
-    constructors are not entered.
-
-    Args:
-        run: The program.
-        modules: The modules to count, by path in the repository. The value is the module's name for the count: a
-            model and the module in whose place it stands have one name.
+    constructors are not entered. A return is a stay in a module that the reader has left before.
     """
-    stays: list[str] = []
-    entered: set[str] = set()
 
-    def module_of(frame: FrameType) -> str | None:
-        path = frame.f_code.co_filename.removeprefix(f"{ROOT}/")
-        return modules.get(path) if path in modules and is_followed(frame) else None
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        """`modules`: the modules to count, by path in the repository. The value is the module's name for the count: a
+        model and the module in whose place it stands have one name."""
+        self._modules = modules
+        self._entered: set[str] = set()
+        self.stays: list[str] = []
 
-    def on_call(frame: FrameType, event: str, _: Any) -> None:
-        module = module_of(frame) if event == "call" else None
+    @property
+    def count(self) -> int:
+        return len(self.stays) - len(set(self.stays))
+
+    def on_call(self, frame: FrameType, event: str, _: Any) -> None:
+        """Enter a called function; for `sys.setprofile`."""
+        module = self._module_of(frame) if event == "call" else None
         function = f"{module} {frame.f_code.co_qualname}"
-        if module is None or function in entered:
+        if module is None or function in self._entered:
             return
-        entered.add(function)
+        self._entered.add(function)
         caller = frame.f_back
-        while caller is not None and module_of(caller) is None:
+        while caller is not None and self._module_of(caller) is None:
             caller = caller.f_back
-        for stay in (module if caller is None else module_of(caller), module):
-            if stay is not None and stays[-1:] != [stay]:
-                stays.append(stay)
+        for stay in (module if caller is None else self._module_of(caller), module):
+            if stay is not None and self.stays[-1:] != [stay]:
+                self.stays.append(stay)
 
-    sys.setprofile(on_call)
+    def _module_of(self, frame: FrameType) -> str | None:
+        path = frame.f_code.co_filename.removeprefix(f"{ROOT}/")
+        return self._modules.get(path) if path in self._modules and is_followed(frame) else None
+
+
+@contextmanager
+def returns_in(modules: Mapping[str, str]) -> Iterator[Returns]:
+    """Count the returns of the calls inside the context, on this thread."""
+    returns = Returns(modules)
+    sys.setprofile(returns.on_call)
     try:
-        run()
+        yield returns
     finally:
         sys.setprofile(None)
-    return len(stays) - len(set(stays))
+
+
+def count_returns(run: Callable[[], object], modules: Mapping[str, str]) -> int:
+    """Run a program, and return the number of its returns."""
+    with returns_in(modules) as returns:
+        run()
+    return returns.count
 
 
 def is_followed(frame: FrameType) -> bool:
