@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,11 +12,8 @@ import sparklog
 from sparklog import Admin, Consumer, Producer, TopicPartition
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.producer.partitioner import partition_for_key
-from sparklog.environment.fault_points import VARIABLE
-from sparklog.errors import InvalidPartitionsError, InvalidTopicError, SparklogError, UnknownTopicOrPartitionError
-from tests.campaigns.torture.broker_steps import ADD_PARTITIONS_STEPS
+from sparklog.errors import InvalidPartitionsError
 from tests.support.waiting import until
-from tests.system.broker_process import BrokerProcess
 
 ELSEWHERE = """
 import sys, sparklog
@@ -55,21 +50,6 @@ def test_new_partitions_are_empty_and_the_old_ones_stay(admin: Admin, topic: str
         stored = {k: producer.send(topic, b"new", key=k).result(30).partition for k in keys}
     assert stored == {k: partition_for_key(k, 5) for k in keys}
     assert sparklog.read_table(servers, topic).num_rows == 51
-
-
-def test_refused_arguments(admin: Admin, topic: str) -> None:
-    admin.create_topic(topic, partitions=3)
-    for total in (3, 2):
-        with pytest.raises(InvalidPartitionsError, match="can only be added"):
-            admin.add_partitions(topic, total)
-    for wrong in (0, -1, 10_001, True, "4"):
-        with pytest.raises(InvalidPartitionsError, match="1 to 10000"):
-            admin.add_partitions(topic, wrong)  # type: ignore[arg-type]
-    with pytest.raises(UnknownTopicOrPartitionError):
-        admin.add_partitions(f"{topic}-not", 3)
-    with pytest.raises(InvalidTopicError, match="is internal"):
-        admin.add_partitions("__consumer_offsets", 50)
-    assert admin.describe_topic(topic).partitions == 3
 
 
 def test_a_running_producer_uses_them_when_its_metadata_are_old(own: Cluster, topic: str) -> None:
@@ -128,31 +108,3 @@ def test_a_group_shares_them_out(own: Cluster, topic: str) -> None:
 def _collect(consumer: Consumer, found: set[bytes]) -> int:
     found.update(r.value for r in consumer.poll(50))
     return len(found)
-
-
-@pytest.mark.crash
-@pytest.mark.parametrize("step", ADD_PARTITIONS_STEPS)
-def test_a_killed_broker_has_them_all_or_as_many_as_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
-) -> None:
-    monkeypatch.setenv(VARIABLE, f"{step}:kill")
-    dying = BrokerProcess(tmp_path / "data", work_dir=tmp_path)
-    with Admin(dying.address) as admin, Producer(dying.address) as producer:
-        admin.create_topic("t", partitions=2)
-        producer.send("t", b"kept", partition=1).result(30)
-    with Admin(dying.address, request_timeout_ms=10_000) as admin, pytest.raises(SparklogError):
-        admin.add_partitions("t", 6)
-    assert dying.wait() == -signal.SIGKILL
-    monkeypatch.delenv(VARIABLE)
-    again = BrokerProcess(tmp_path / "data", work_dir=tmp_path, listen=dying.address)
-    try:
-        with Admin(again.address) as admin, Producer(again.address) as producer:
-            assert admin.describe_topic("t").partitions == (2 if step == ADD_PARTITIONS_STEPS[0] else 6)
-            admin.add_partitions("t", 8)
-            for number in range(8):
-                assert producer.send("t", b"new", partition=number).result(30).offset == (number == 1)
-            assert {p.error_code for p in admin.describe_topic("t").partition_details} == {0}
-        again.stop()
-        assert not [p.name for p in (tmp_path / "data").iterdir() if ".stray" in p.name or "-stray" in p.name]
-    finally:
-        again.stop(signal.SIGKILL)

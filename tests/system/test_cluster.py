@@ -5,9 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,8 +18,6 @@ from sparklog.errors import (
     NotLeaderError,
     SparklogError,
 )
-from sparklog.protocol.apis import Api
-from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.types import TopicPartition
 from tests.support.waiting import until_reached
 from tests.system.cluster_processes import ClusterProcesses
@@ -71,23 +67,6 @@ def check(values: list[bytes], acknowledged: dict[int, bytes]) -> None:
     assert {offset: values[offset] for offset in acknowledged} == acknowledged
 
 
-@pytest.mark.nightly
-def test_brokers_that_are_killed_together_lead_again_by_themselves(cluster: ClusterProcesses) -> None:
-    """Nobody allows an unclean election, and nothing was flushed: the machine has run on."""
-    cluster.create(2, "events", 3, min_insync_replicas=2)
-    served_by_all(cluster, "events")
-    acknowledged: dict[int, dict[int, bytes]] = {0: {}, 1: {}, 2: {}}
-    for partition, sent in acknowledged.items():
-        sent[send(cluster, "events", partition, b"kept", asked=1)] = b"kept"
-    for broker in (1, 2, 3):
-        cluster.kill(broker)
-    for broker in (1, 2, 3):
-        cluster.start(broker)
-    served_by_all(cluster, "events")
-    for partition, sent in acknowledged.items():
-        check(all_values(cluster, "events", partition, asked=1), sent)
-
-
 def test_acknowledged_records_survive_each_broker_in_turn(cluster: ClusterProcesses) -> None:
     """Among those that are killed is the controller, and each partition's leader."""
     cluster.create(2, "events", 3, min_insync_replicas=2)
@@ -111,22 +90,6 @@ def test_acknowledged_records_survive_each_broker_in_turn(cluster: ClusterProces
             check(all_values(cluster, "events", partition, asked=killed), sent)
     for broker in cluster.ports:
         assert "Traceback" not in cluster.processes[broker].stderr
-
-
-@pytest.mark.nightly
-def test_a_broker_that_is_stopped_hands_over_and_comes_back_in_sync(cluster: ClusterProcesses) -> None:
-    cluster.create(1, "events", 3)
-    served_by_all(cluster, "events")
-    sent = {p: {send(cluster, "events", p, b"first", asked=1): b"first"} for p in range(3)}
-    assert cluster.stop(2) == 0
-    states = cluster.partitions(1, "events")
-    assert all(s.leader in (1, 3) for s in states)  # at once: it asked others to lead before it went
-    for p in range(3):
-        sent[p][send(cluster, "events", p, b"second", asked=1)] = b"second"
-    cluster.start(2)
-    served_by_all(cluster, "events")
-    for p in range(3):
-        check(all_values(cluster, "events", p, asked=2), sent[p])
 
 
 def test_too_few_in_sync_replicas_refuse_acks_all(cluster: ClusterProcesses) -> None:
@@ -238,74 +201,6 @@ def test_producer_and_consumer_continue_when_the_controller_dies(tmp_path: Path)
             while len(found) < 900 and time.monotonic() < deadline:
                 found += [record.value or b"" for record in consumer.poll(timeout_ms=500)]
         assert sorted(found) == sorted(values)  # each once: retries over the change of leaders double nothing
-
-
-@pytest.mark.nightly
-def test_a_group_goes_on_when_its_coordinator_dies(cluster: ClusterProcesses) -> None:
-    bootstrap = ",".join(f"127.0.0.1:{port}" for port in cluster.ports.values())
-    cluster.create(1, "events", 3, min_insync_replicas=2)
-    served_by_all(cluster, "events")
-    with sparklog.Producer(bootstrap_servers=bootstrap) as producer:
-        for i in range(90):
-            producer.send("events", value=b"%d" % i, partition=i % 3)
-        producer.flush()
-        settings: dict[str, Any] = {
-            "bootstrap_servers": bootstrap,
-            "group_id": "readers",
-            "auto_offset_reset": "earliest",
-        }
-        with sparklog.Consumer(**settings) as consumer:
-            consumer.subscribe(["events"])
-            found = read_until(consumer, 90)
-            consumer.commit()
-            coordinator = find_coordinator(cluster, "readers")
-            cluster.kill(coordinator)
-            for i in range(90, 180):
-                producer.send("events", value=b"%d" % i, partition=i % 3)
-            producer.flush()
-            found += read_until(consumer, 90)
-            until_reached(lambda: _committed(consumer), "a commit at the new coordinator")
-    assert sorted(map(int, found)) == list(range(180))
-    with sparklog.Admin(bootstrap) as admin:
-        assert [g.group_id for g in admin.list_groups()] == ["readers"]
-        offsets = admin.list_group_offsets("readers")
-        assert {tp.partition: o.offset for tp, o in offsets.items()} == {0: 60, 1: 60, 2: 60}
-    cluster.start(coordinator)
-    with (
-        sparklog.Consumer(**settings) as consumer,
-        sparklog.Producer(bootstrap_servers=bootstrap) as producer,
-    ):
-        consumer.subscribe(["events"])
-        producer.send("events", value=b"180", partition=0)
-        producer.flush()
-        assert read_until(consumer, 1) == [b"180"]  # nothing that was committed is read again
-
-
-def read_until(consumer: sparklog.Consumer, count: int) -> list[bytes]:
-    found: list[bytes] = []
-    deadline = time.monotonic() + 60
-    while len(found) < count and time.monotonic() < deadline:
-        found += [record.value or b"" for record in consumer.poll(timeout_ms=500)]
-    return found
-
-
-def _committed(consumer: sparklog.Consumer) -> bool:
-    consumer.commit()
-    return True
-
-
-def find_coordinator(cluster: ClusterProcesses, group_id: str) -> int:
-    found: list[int] = []
-
-    def is_found() -> bool:
-        with closing(cluster.connect(1)) as connection:
-            request = FindCoordinatorRequest(group_id)
-            answer, _ = connection.request(Api.FIND_COORDINATOR, request, FindCoordinatorResponse)
-        found.append(answer.broker_id)
-        return True
-
-    until_reached(is_found, "the coordinator")
-    return found[-1]
 
 
 def test_a_topic_names_its_replicas(cluster: ClusterProcesses) -> None:

@@ -9,10 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sparklog import Admin, Consumer, Producer, read_table
+from sparklog import Admin, Consumer, read_table
 from sparklog.client.net.cluster import cluster
 from sparklog.client.reading.range_reader import read_range
-from sparklog.errors import InvalidConfigError, SchemaMismatchError
 from sparklog.types import TopicPartition
 from tests.support.cli import run_here
 from tests.support.waiting import until
@@ -97,33 +96,3 @@ def check_command_line(where: str, data_dir: Path, offsets: list[int]) -> None:
     dumped = json.loads(sparklog("log", "dump", str(path), "--records", "100000", "--format", "json"))
     records = dumped["first_records"]
     assert [record["_offset"] for record in records] == expected
-
-
-def test_records_without_a_key_are_refused(broker: BrokerProcess) -> None:
-    admin = Admin(address(broker))
-    admin.create_topic("state", partitions=1, configs=COMPACT)
-    schema = pa.schema([("id", pa.int64()), ("x", pa.string())])
-    with pytest.raises(InvalidConfigError, match="no key columns"):
-        admin.create_topic("typed", partitions=1, schema=schema, configs=COMPACT)
-    admin.create_topic("typed", partitions=1, schema=schema, key_columns=["id"], configs=COMPACT)
-    admin.create_topic("plain", partitions=1, schema=schema)
-    with pytest.raises(InvalidConfigError, match="no key columns"):
-        admin.alter_topic("plain", {"cleanup.policy": "compact"})
-    with Producer(address(broker)) as producer:
-        with pytest.raises(SchemaMismatchError, match="row 0 has no key"):
-            producer.send("state", b"value")
-        with pytest.raises(SchemaMismatchError, match="row 1 has no key"):
-            producer.send_batch("state", {"key": [b"k", None], "value": [b"1", b"2"]})
-        with pytest.raises(SchemaMismatchError, match="row 2 has no key"):
-            producer.send_batch("typed", {"id": [1, 2, None], "x": ["a", "b", "c"]})
-        producer.send("state", b"value", key=b"").result(60)
-        producer.send("state", None, key=b"k").result(60)
-
-
-def test_a_topic_that_becomes_compacted(broker: BrokerProcess) -> None:
-    admin = Admin(address(broker))
-    admin.create_topic("state", partitions=1, configs={"segment.bytes": 16384})
-    write(broker)
-    assert compacted(broker.data_dir) == 0
-    admin.alter_topic("state", {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": 0.01})
-    until(lambda: compacted(broker.data_dir) > 0, "compaction")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +10,9 @@ import pyarrow as pa
 import pytest
 
 import sparklog
-from sparklog.client.net.cluster import cluster, forget
+from sparklog.client.net.cluster import forget
 from sparklog.client.producer.producer import Producer
-from sparklog.client.transactions.shared_transaction import draw_fencing_token
-from sparklog.metadata.producer_ids import SMALL_BLOCK_IDS
 from sparklog.protocol.apis import Api
-from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic
 from tests.system.cutting_proxy import CuttingProxy
 
@@ -66,45 +62,3 @@ def test_lost_answers_store_no_record_twice(broker: BrokerProcess) -> None:
     found = stored(broker.address)
     assert {p: [number for _, number in rows] for p, rows in found.items()} == sent
     assert acknowledged.items() <= {(p, offset): n for p, rows in found.items() for offset, n in rows}.items()
-
-
-def test_a_killed_broker_recognises_its_stored_batches(tmp_path: Path) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    first = BrokerProcess(tmp_path / "data", work_dir=work)
-    with first.connect() as client:
-        create_topic(client, "t", PARTITIONS)
-    count = 600
-    lose = [False]
-    proxy = CuttingProxy(first.host, first.port, lambda api: api is Api.PRODUCE and lose[0])
-    try:
-        with Producer(proxy.address, linger_ms=0, batch_size_bytes=100, retry_backoff_ms=5) as producer:
-            for number in range(count):
-                producer.send("t", b"%d" % number, partition=number % PARTITIONS)
-                if number == count // 2:
-                    # from here on what is stored is not acknowledged, until the broker is another process
-                    lose[0] = True
-            until(lambda: proxy.cuts > 0, "an answer is lost")
-            first.stop(signal.SIGKILL)
-            again = BrokerProcess(tmp_path / "data", work_dir=work)
-            proxy.upstream = (again.host, again.port)
-            lose[0] = False
-            producer.flush()
-        found = stored(again.address)
-        assert again.stop() == 0
-    finally:
-        proxy.close()
-        forget(proxy.address)
-    for partition, rows in found.items():
-        assert [number for _, number in rows] == list(range(partition, count, PARTITIONS))
-
-
-def test_producer_ids_outlive_kill_9(tmp_path: Path) -> None:
-    given: list[int] = []
-    for _ in range(3):
-        process = BrokerProcess(tmp_path / "data", work_dir=tmp_path)
-        given += [draw_fencing_token(cluster(process.address)) for _ in range(3)]
-        forget(process.address)
-        process.stop(signal.SIGKILL)
-    assert given == sorted(set(given))
-    assert given[3] - given[0] >= SMALL_BLOCK_IDS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,15 +9,7 @@ import pytest
 
 import sparklog
 from sparklog.client.admin.admin import Admin
-from sparklog.client.net.cluster import cluster, forget
 from sparklog.client.producer.producer import Producer
-from sparklog.client.transactions.shared_transaction import (
-    Participant,
-    SharedTransaction,
-    draw_fencing_token,
-    end_shared_transaction,
-    join_shared_transaction,
-)
 from sparklog.errors import (
     CoordinatorLoadingError,
     CoordinatorNotAvailableError,
@@ -30,12 +21,8 @@ from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.protocol.transaction_messages import (
-    EndSharedTxnRequest,
-    EndSharedTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-    JoinSharedTxnRequest,
-    JoinSharedTxnResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
@@ -43,7 +30,7 @@ from sparklog.types import TopicPartition
 from tests.support.producers import produced
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
-from tests.system.broker_process import BrokerProcess, create_topic, produce
+from tests.system.broker_process import BrokerProcess, create_topic
 
 T = TopicPartition("t", 0)
 
@@ -127,75 +114,3 @@ def test_acknowledged_records_are_stored(broker: BrokerProcess) -> None:
             producer.send("t", b"refused").result(30)
         producer.send("t", b"next").result(30)
     assert values(broker) == [b"first", b"foreign", b"next"]
-
-
-def test_repetitions_are_recognized_after_a_crash(tmp_path: Path) -> None:
-    broker = start(tmp_path)
-    with broker.connect() as client:
-        create_topic(client, "t")
-        mine = new_id(client)
-        (first,) = produce(client, [("t", 0, produced(mine, 0, value=b"own"))])  # type: ignore[list-item]
-    assert broker.stop(signal.SIGKILL) == -signal.SIGKILL
-    broker = start(tmp_path)
-    with broker.connect() as client:
-        assert codes(client, produced(mine, 0, value=b"another")) == {OutOfOrderSequenceError.code}
-        (again,) = produce(client, [("t", 0, produced(mine, 0, value=b"own"))])  # type: ignore[list-item]
-        assert (again.error_code, again.base_offset) == (0, first.base_offset)
-        assert codes(client, produced(mine, 1, value=b"on")) == {0}
-    assert values(broker) == [b"own", b"on"]
-    assert broker.stop() == 0
-
-
-def test_a_partition_remembers_so_many_producers(broker: BrokerProcess) -> None:
-    with broker.connect() as client, Admin(broker.address) as admin:
-        batches = [produced(new_id(client), 0) for _ in range(200)]
-        assert codes(client, *batches) == {0}
-        assert len(admin.describe_producers(T).producers) == 50
-
-
-def test_a_fencing_token_that_was_not_drawn_locks_no_application_out(broker: BrokerProcess) -> None:
-    with broker.connect() as stranger:
-        coordinating(stranger)
-        newest = new_id(stranger)
-        for fencing_token in (2**63 - 1, 2**62, newest + 100_000, -1, -(2**63)):
-            join = JoinSharedTxnRequest("query", 7, "stranger", fencing_token)
-            with pytest.raises(InvalidProducerIdMappingError, match="never issued"):
-                stranger.request(Api.JOIN_SHARED_TXN, join, JoinSharedTxnResponse)
-            end = EndSharedTxnRequest("query", 7, "stranger", fencing_token, True)
-            with pytest.raises(InvalidProducerIdMappingError, match="never issued"):
-                stranger.request(Api.END_SHARED_TXN, end, EndSharedTxnResponse)
-    with Admin(broker.address) as admin:
-        assert admin.list_transactions() == []
-    known = cluster(broker.address)
-    try:
-        transaction = SharedTransaction("query", 0, "run", draw_fencing_token(known))
-        participant = join_shared_transaction(known, transaction, timeout_ms=60_000)
-        assert isinstance(participant, Participant)
-        with Producer(broker.address) as producer, producer.participation(participant):
-            producer.send("t", b"a")
-        assert end_shared_transaction(
-            known, transaction, committed=True, committed_participants=[participant.producer_id]
-        ).committed
-    finally:
-        forget(broker.address)
-    assert values(broker) == [b"a"]
-
-
-def test_a_refused_transactional_batch_blocks_no_reader(broker: BrokerProcess) -> None:
-    with Producer(broker.address, transactional_id="honest") as producer, Admin(broker.address) as admin:
-        producer.init_transactions()
-        with producer.transaction():
-            producer.send("t", b"0")
-        me = admin.describe_transaction("honest").summary
-        assert me is not None
-        with broker.connect() as stranger:
-            forged = [
-                produced(me.producer_id, 0, epoch=epoch, transactional=True)
-                for epoch in (me.producer_epoch, me.producer_epoch + 1, 32_767)
-            ]
-            for transactional_id in ("nobody", "honest"):
-                assert 0 not in codes(stranger, *forged[1:], transactional_id=transactional_id)
-            assert 0 not in codes(stranger, forged[0], transactional_id="nobody")
-        with producer.transaction():
-            producer.send("t", b"1")
-    assert values(broker) == [b"0", b"1"]

@@ -186,42 +186,6 @@ def test_administration_goes_on_while_controllers_are_replaced(tmp_path: Path) -
         assert admin.list_topics() == ["grows"]
 
 
-def test_a_follower_in_the_readers_rack_serves_it(tmp_path: Path) -> None:
-    settings = {"replica.selector.class": "RackAwareReplicaSelector"}
-    cluster = sparklog.LocalCluster(tmp_path, temporary=False, brokers=3, settings=settings)
-    for broker in cluster.brokers:
-        broker._settings["broker.rack"] = f"rack-{broker.broker_id}"
-    with cluster, sparklog.Admin(cluster.bootstrap_servers) as admin:
-        cluster.start()
-        admin.create_topic("events", partitions=1)
-        in_sync(admin, "events")
-        leader = admin.describe_topic("events").partition_details[0].leader
-        nearer = next(b for b in cluster.brokers if b.broker_id != leader)
-        where: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers}
-        tp = TopicPartition("events", 0)
-        with (
-            sparklog.Producer(**where) as producer,
-            sparklog.Consumer(**where, client_rack=f"rack-{nearer.broker_id}", local_read="off") as consumer,
-        ):
-            consumer.assign([tp])
-            found: list[Record] = []
-
-            def all_read(count: int) -> None:
-                until_reached(lambda: bool(found.extend(consumer.poll(200))) or len(found) >= count, f"{count} records")
-
-            for i in range(100):
-                producer.send("events", value=b"%d" % i)
-                producer.flush()
-            all_read(100)
-            assert consumer._fetcher.positions[tp].replica == nearer.broker_id
-            nearer.kill()
-            for i in range(100, 200):
-                producer.send("events", value=b"%d" % i)
-            producer.flush()
-            all_read(200)
-        assert [r.value for r in found] == [b"%d" % i for i in range(200)]
-
-
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_records_lost_by_an_unclean_election_are_reported(tmp_path: Path) -> None:

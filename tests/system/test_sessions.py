@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import ssl
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -29,7 +27,7 @@ from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.security.client_security import client_security
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess
-from tests.system.secure_broker import PASSWORD, SecureBroker, now, write_identity
+from tests.system.secure_broker import PASSWORD, SecureBroker
 
 LIFETIME_MS = 1_500
 MORE = f"""
@@ -126,49 +124,6 @@ def test_tokens(secure: SecureBroker, key: Any, tmp_path: Path) -> None:
         with pytest.raises(SaslAuthenticationFailedError):
             Connection(endpoint, security=client_security(settings))
         assert wrong not in secure.process.stderr
-
-
-@pytest.mark.nightly
-def test_certificates_are_renewed_under_load(secure: SecureBroker) -> None:
-    """Connections that are open go on, new ones get the new certificate, and half-copied files harm nobody."""
-    host, port = parse_bootstrap(secure.addresses["TLS"])[0]
-    context = ssl.create_default_context(cafile=str(secure.ca))
-
-    def serial() -> str:
-        with socket.create_connection((host, port), 20) as sock, context.wrap_socket(sock, server_hostname=host) as tls:
-            return str((tls.getpeercert() or {})["serialNumber"])
-
-    stop = threading.Event()
-    errors: list[BaseException] = []
-    sent = [0]
-
-    def load() -> None:
-        try:
-            with Producer(secure.addresses["TLS"], security=secure.tls() | {"security.protocol": "SSL"}) as producer:
-                while not stop.is_set():
-                    producer.send("load", bytes(50_000)).result(60)
-                    sent[0] += 1
-        except BaseException as e:  # noqa: BLE001 - told below
-            errors.append(e)
-
-    thread = threading.Thread(target=load)
-    thread.start()
-    try:
-        first = serial()
-        certificate = Path(secure.own["ssl.certificate.location"])
-        certificate.write_text(certificate.read_text()[:200])
-        until(lambda: "the changed certificates cannot be used" in secure.process.stderr, "half a file is refused")
-        assert serial() == first
-        write_identity(
-            secure.directory, "broker", secure.authority.issue("broker", ["127.0.0.1"], now(), 1, broker=True)
-        )
-        until(lambda: serial() != first, "the new certificate")
-        before = sent[0]
-        until(lambda: sent[0] > before + 5, "the load goes on")
-    finally:
-        stop.set()
-        thread.join()
-    assert not errors
 
 
 @pytest.mark.parametrize(

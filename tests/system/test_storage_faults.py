@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from sparklog.errors import LogCorruptError, StorageUnavailableError
+from sparklog.errors import StorageUnavailableError
 from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
-from tests.support.metadata import ControlledStore
 from tests.support.raw_client import RawClient, envelope_batch
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess, create_topic, end_offset, fetch, produce
@@ -161,27 +160,3 @@ def test_the_next_broker_has_the_directory_alone(start: Start, tmp_path: Path) -
     with third.connect() as client:
         assert end_offset(client, "t") == 2
     assert third.stop() == 0
-
-
-def test_an_interrupted_deletion_is_finished_and_missing_files_are_noticed(start: Start, tmp_path: Path) -> None:
-    broker = start()
-    with broker.connect() as client:
-        for name in ("gone", "t", "lost"):
-            create_topic(client, name)
-            assert produce(client, [(name, 0, BATCH)])[0].error_code == 0
-    assert broker.stop(signal.SIGKILL) == -signal.SIGKILL
-    data = tmp_path / "data"
-    store = ControlledStore(data, 0)
-    store.delete_topic("gone")  # and the kill came before its directory was renamed
-    store.close()
-    shutil.rmtree(data / "lost-0")
-    (data / "recovery-points.json").unlink(missing_ok=True)
-    broker = start()
-    until(lambda: not list(data.glob("gone-0*")), "what the deletion has left is removed")
-    with broker.connect() as client:
-        assert end_offset(client, "t") == 1
-        answer = client.request(Api.METADATA, MetadataRequest(["lost"]), MetadataResponse)
-        assert answer.topics[0].partitions[0].error_code == LogCorruptError.code
-        assert "is missing" in answer.topics[0].partitions[0].write_error
-    assert not (data / "lost-0").exists()
-    broker.stop()

@@ -18,7 +18,7 @@ import pytest
 import sparklog
 from sparklog import TopicPartition
 from sparklog.client.reading import remote_reader
-from sparklog.errors import CorruptBatchError, InvalidConfigError, RemoteStorageError
+from sparklog.errors import InvalidConfigError, RemoteStorageError
 from sparklog.log.tiering.journal import JOURNAL_FILE, decode_journal
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.protocol.messages import FetchResult
@@ -197,25 +197,6 @@ def test_columns_are_read_from_the_store_without_the_broker(
 
 def _no_store(url: str, process_id: int) -> ObjectStore:
     raise RemoteStorageError("no way to the store from here")
-
-
-def test_a_damaged_object_is_never_read_as_data(tmp_path: Path) -> None:
-    settings = QUICK | {"remote.log.storage.url": (tmp_path / "tier").as_uri()}
-    with (
-        sparklog.start_local(tmp_path / "data", settings=settings) as local,
-        sparklog.Admin(local.bootstrap_servers) as admin,
-    ):
-        rows = typed(local, admin)
-        damaged = sorted((tmp_path / "tier").rglob("*.arrow"))[0]
-        data = bytearray(damaged.read_bytes())
-        at = data.index(b"n100n101")
-        data[at] ^= 1
-        damaged.write_bytes(data)
-        with pytest.raises(CorruptBatchError, match="is damaged"):
-            sparklog.read_table(local.bootstrap_servers, "typed", columns=["name"])
-        data[at] ^= 1
-        damaged.write_bytes(data)
-        assert sparklog.read_table(local.bootstrap_servers, "typed").equals(rows)
 
 
 def test_settings_that_exclude_each_other_are_refused(tmp_path: Path) -> None:

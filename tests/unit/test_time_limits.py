@@ -22,12 +22,10 @@ EXPIRES = "the call fails, or gives up an attempt, at this limit: that is the be
 PAUSE = "a pause or a look, after which the test goes on"
 NO_CLOCK = "no real time"
 EXCEPTIONS = {
-    "system/test_add_partitions.py::test_a_killed_broker_has_them_all_or_as_many_as_before": EXPIRES,
     "system/test_groups.py::test_pause_keeps_the_member_alive": PAUSE,
     "system/test_kafka_gateway_hostile.py::test_well_formed_requests_with_any_values_are_survived": PAUSE,
     "system/test_secured_brokers.py::test_other_users_are_refused_everywhere": EXPIRES,
     "system/test_sql.py::test_a_broker_that_is_gone": EXPIRES,
-    "system/test_throttled_neighbours.py::test_others_are_answered_while_one_waits": EXPIRES,
     "system/test_throttled_neighbours.py::test_a_producer_waits_for_its_quota_on_the_connection_that_it_has": "the "
     "quota's pause must be longer",
     "unit/broker/test_connection.py::test_a_handler_runs_in_a_task_of_its_own": EXPIRES,
