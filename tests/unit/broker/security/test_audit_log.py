@@ -109,7 +109,7 @@ def test_an_auto_created_topic_has_a_line(tmp_path: Path, monkeypatch: pytest.Mo
     assert [line["detail"] for line in found] == ["auto.create.topics.enable", "", "auto.create.topics.enable"]
 
 
-def test_a_validation_changes_nothing_and_is_no_act(tmp_path: Path) -> None:
+def test_a_validation_makes_no_change_and_is_no_act(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = await World.begin(tmp_path, **{"audit.log.file": "audit.log"})
         await world.do(ADMIN, Api.CREATE_TOPIC, topics.CreateTopicRequest("t", configs={"retention.ms": 5}))
