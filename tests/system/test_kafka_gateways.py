@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from confluent_kafka import Consumer, Producer
 
 import sparklog
 from sparklog.client.local import LocalBroker
+from tests.support.kafka_wire import KafkaWire
 from tests.support.waiting import PATIENCE_S, until
 
 StartGateway = Callable[[LocalBroker], subprocess.Popen[str]]
@@ -81,3 +83,19 @@ def test_a_killed_gateway_is_replaced_by_the_next_and_no_record_is_read_twice(
         until(is_read, "all records")
         consumer.close()
         assert values == [b"%d" % i for i in range(40)]
+
+
+@pytest.mark.nightly
+def test_a_gateway_whose_host_is_stuck_is_replaced_after_a_session(tmp_path: Path, start_gateway: StartGateway) -> None:
+    """The connections of a stopped process stay open, as those of a host that is gone."""
+    with sparklog.start_local(tmp_path / "data") as broker:
+        first = start_gateway(broker)
+        former = address_of(first)
+        first.send_signal(signal.SIGSTOP)
+        address = address_of(start_gateway(broker))
+        producer = Producer({"bootstrap.servers": address})
+        producer.produce("events", b"x")
+        assert producer.flush(PATIENCE_S) == 0
+        first.send_signal(signal.SIGCONT)
+        with KafkaWire(former) as wire, pytest.raises(ConnectionError):
+            wire.ask("Metadata", 4, {"topics": [{"name": "events"}], "allow_auto_topic_creation": False})

@@ -297,6 +297,33 @@ def test_refused_with_column_and_both_types(given: Any, values: list[Any], targe
     assert "'ok'" not in message
 
 
+@pytest.mark.parametrize(
+    ("values", "target", "has_remedy"),
+    [
+        ([1.0, float("nan")], pa.int64(), True),
+        ([float("nan"), None], pa.int32(), True),
+        ([1.5], pa.int64(), False),
+        ([1e300], pa.int64(), False),
+    ],
+)
+def test_nan_for_a_whole_number_is_named_with_its_remedy(values: list[Any], target: Any, has_remedy: bool) -> None:
+    with pytest.raises(SchemaMismatchError) as refused:
+        s.fit_table(pa.table({"n": pa.array(values, pa.float64())}), pa.schema([("n", target)]), "flights")
+    remedy = f"NaN is a number, but not a {target}: use null (None) for a missing value"
+    assert (remedy in str(refused.value)) is has_remedy
+
+
+def test_nan_and_null_are_no_loss_of_digits() -> None:
+    values = [0.5, float("nan"), None]
+    fitted = s.fit_table(pa.table({"n": pa.array(values, pa.float64())}), pa.schema([("n", pa.float32())]), "flights")
+    half, nan, null = fitted.column(0).to_pylist()
+    assert (half, null) == (0.5, None) and nan != nan
+    decimals = pa.table({"n": pa.array(["1.5", "2"]).cast(pa.decimal128(4, 1))})
+    with pytest.raises(SchemaMismatchError) as refused:
+        s.fit_table(decimals, pa.schema([("n", pa.int64())]), "flights")
+    assert "NaN" not in str(refused.value)
+
+
 LIST_I32 = pa.list_(pa.field("element", pa.int32()))
 SECOND_IS_NULL = pa.array([False, True])
 NOT_HELD: list[tuple[Any, Any]] = [

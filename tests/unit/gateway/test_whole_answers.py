@@ -11,13 +11,16 @@ from uuid import UUID
 from sparklog import errors
 from sparklog.environment.memory_budget import MemoryBudget
 from sparklog.environment.time_slices import LoopTimeSlices
+from sparklog.gateway.backend.recent_checks import RecentChecks
 from sparklog.gateway.backend.topics import Topics
+from sparklog.gateway.groups.model import REBALANCE_TIMEOUT_MS_MAX
 from sparklog.gateway.groups.runtime import Groups
 from sparklog.gateway.handlers import (
     commits,
     configs,
     coordinators,
     group_admin,
+    groups,
     metadata,
     offsets,
     topics,
@@ -196,6 +199,67 @@ def test_an_unknown_topic_id_gets_an_error_of_the_version() -> None:
         found = answer_of(metadata.metadata, request, version, {Api.METADATA: none})
         assert [(f["name"], f["error_code"]) for f in found["topics"]] == [(name, Kafka.UNKNOWN_TOPIC_ID)]
         encoder(RESPONSE, "Metadata", version)(found)
+
+
+def test_all_topics_are_looked_at_only_for_ids_that_are_new() -> None:
+    ids = [UUID(int=1), UUID(int=2)]
+    asked: list[list[str] | None] = []
+
+    def states(request: t.MetadataRequest) -> t.MetadataResponse:
+        asked.append(request.topics)
+        states = {f"t{i.int}": t.TopicState(0, f"t{i.int}", topic_id=i.hex) for i in ids}
+        return t.MetadataResponse(
+            "c", 0, [], [states[n] for n in (states if request.topics is None else request.topics)]
+        )
+
+    def answered(noted: list[UUID], requested: list[UUID]) -> list[str]:
+        async def handler(session: Any, request: dict[str, Any], version: int) -> Any:
+            for topic_id in noted:
+                session.gateway.topics.note_id(topic_id, f"t{topic_id.int}")
+            return await metadata.metadata(session, request, version)  # type: ignore[arg-type]
+
+        asked.clear()
+        topics = [{"name": None, "topic_id": topic_id} for topic_id in requested]
+        request = {"topics": topics, "allow_auto_topic_creation": False}
+        found = answer_of(handler, request, 12, {Api.METADATA: states})
+        return sorted(topic["name"] for topic in found["topics"])
+
+    assert answered(ids, ids) == ["t1", "t2"]
+    assert None not in asked, "each name is noted"
+    assert answered(ids[:1], ids) == ["t1", "t2"]
+    assert asked.count(None) == 1
+    assert answered([], ids[:1]) == ["t1"], "other topics are not in the answer"
+
+
+def test_a_member_without_a_rebalance_timeout_has_that_of_its_session() -> None:
+    def joined(rebalance_timeout_ms: int) -> int:
+        async def handler(session: Any, request: dict[str, Any], version: int) -> Any:
+            session.client_id, session.peer_host, session.check_key = "c", "h", object()
+            session.request = SimpleNamespace(release=lambda: None)
+            session.gateway.checks = RecentChecks(lambda: 0.0)
+            await groups.join_group(session, request, version)  # type: ignore[arg-type]
+            group = session.gateway.groups.find("g")
+            (member,) = group.members.values()
+            session.gateway.groups.close()
+            return member.rebalance_timeout_ms
+
+        request = {
+            "group_id": "g", "session_timeout_ms": 7_000, "rebalance_timeout_ms": rebalance_timeout_ms, "member_id": "",
+            "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": b""}],
+        }  # fmt: skip
+
+        def no_member(_: Any) -> Any:
+            raise errors.UnknownMemberIdError("x")
+
+        answers = {
+            Api.FIND_COORDINATOR: lambda _: g.FindCoordinatorResponse(0, "h", 1),
+            Api.GROUP_HEARTBEAT: no_member,
+            Api.DESCRIBE_GROUPS: lambda _: g.DescribeGroupsResponse([g.GroupDetails(0, "g", "Empty", 0, "", [])]),
+        }
+        return int(answer_of(handler, request, 2, answers))
+
+    assert [joined(ms) for ms in (-1, 0, 1, 9_000)] == [7_000, 7_000, 1, 9_000]
+    assert joined(2**31 - 1) == REBALANCE_TIMEOUT_MS_MAX
 
 
 def test_a_name_that_no_topic_can_have_is_refused_as_such() -> None:
