@@ -27,6 +27,8 @@ from sparklog.format.json_exact import JsonValueError, has_members, parse_json
 OPERATIONS = ("c", "u", "d", "r", "t", "m")
 SCHEMAS_KEPT_MAX = 1_000
 """Largest number of different schema parts whose forms a reader keeps."""
+DELETED_KEPT_MAX = 100_000
+"""Largest number of deleted keys that a reader keeps from one batch to the next."""
 _HEARTBEAT_FIELDS = {"ts_ms", "ts_us", "ts_ns"}
 _exact = msgspec.json.Decoder(float_hook=Decimal)
 _plain = msgspec.json.Decoder()
@@ -97,6 +99,9 @@ class EventReader:
         self._schemas: dict[tuple[bytes, bool], _Schema] = {}
         self.truncations = 0
         """Number of truncations in the records of the last `read`."""
+        self._deleted: set[str] = set()
+        """Keys whose last event is a deletion. They stay for the next `read`, because the tombstone of a deletion can
+        be the first record of the next batch."""
 
     def read(self, records: Iterable[tuple[Any, Any]], first: int = 0) -> list[RowEvent]:
         """Return the changes of rows in records. `records`: key and value of each record: JSON as text or bytes, a
@@ -104,11 +109,11 @@ class EventReader:
         names the record."""
         events: list[RowEvent] = []
         self.truncations = 0
-        deleted: set[str] = set()
-        """Keys whose last event is a deletion."""
+        if len(self._deleted) > DELETED_KEPT_MAX:
+            self._deleted.clear()
         for number, (key, value) in enumerate(records, first):
             try:
-                event = self._event(number, key, value, deleted)
+                event = self._event(number, key, value, self._deleted)
             except DeserializationError as e:
                 raise DeserializationError(f"Debezium event {number}: {e}") from e
             if event is not None:

@@ -266,6 +266,13 @@ def batch(first: int, *records: tuple[bytes, bytes], earlier: EarlierRows) -> tu
     return changes, earlier
 
 
+def test_the_tombstone_of_a_deletion_can_begin_the_next_batch() -> None:
+    reader, one = EventReader(), key({"id": 1})
+    assert len(reader.read([(one, event("d", {"id": 1}, None))])) == 1
+    assert reader.read([(one, None)], 1) == []
+    assert len(reader.read([(one, event("c", None, {"id": 1})), (one, None)], 2)) == 2
+
+
 def test_values_of_earlier_batches() -> None:
     earlier = EarlierRows()
     one, two = key({"id": 1}), key({"id": 2})
