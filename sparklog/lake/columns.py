@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from sparklog.errors import InvalidConfigError, LakePausedError
 from sparklog.format.schema import TIMESTAMP_TYPE
+from sparklog.metadata.lake_settings import column_problems
 
 POSITION_FIELDS = (
     pa.field("_partition", pa.int32()),
@@ -19,8 +20,6 @@ POSITION_FIELDS = (
 POSITION_COLUMNS = tuple(f.name for f in POSITION_FIELDS)
 ENVELOPE_COLUMNS = ("key", "value", "headers")
 """Columns of an envelope topic's table, without the position; the topic's `timestamp` is in `_timestamp`."""
-FORBIDDEN_CHARACTERS = " ,;{}()\n\t="
-"""Characters that Delta refuses in names of columns without column mapping."""
 
 
 def topic_columns(schema: pa.Schema, *, is_envelope: bool) -> list[str]:
@@ -37,31 +36,13 @@ def table_schema(schema: pa.Schema, *, is_envelope: bool) -> pa.Schema:
 def check_columns(schema: pa.Schema) -> None:
     """Check that a Delta table can have these columns. Raises InvalidConfigError: Delta does not support the type or
     the name of a column; the message lists all of them."""
-    problems = [problem for f in schema for problem in _problems(f.name, f.name, f.type)]
+    problems = column_problems(schema)
     if problems:
         raise InvalidConfigError(
             "the topic cannot have a Delta table: "
             + "; ".join(problems)
             + "; write such values as another type or under another name, to a new topic"
         )
-
-
-def _problems(path: str, name: str, t: Any) -> Iterator[str]:
-    forbidden = [c for c in FORBIDDEN_CHARACTERS if c in name]
-    if forbidden:
-        yield f"Delta allows no {', '.join(map(repr, forbidden))} in the name of column {path!r}"
-    if pa.types.is_duration(t):
-        yield f"Delta has no type for column {path!r} ({t}: an interval)"
-    elif pa.types.is_list(t):
-        yield from _problems(f"{path}.element", "element", t.value_type)
-    elif pa.types.is_map(t):
-        yield from _problems(f"{path}.key", "key", t.key_type)
-        yield from _problems(f"{path}.value", "value", t.item_type)
-    elif pa.types.is_struct(t):
-        if not t.num_fields:
-            yield f"Delta has no type for column {path!r} (a struct without fields)"
-        for f in t:
-            yield from _problems(f"{path}.{f.name}", f.name, f.type)
 
 
 def check_partition_by(columns: Sequence[str], schema: pa.Schema) -> None:
@@ -123,6 +104,12 @@ def missing_columns(topic: pa.Schema, table: pa.Schema) -> list[pa.Field]:
         raise LakePausedError(
             f"the table is wider than the topic: {'; '.join(narrow)}; make the topic's columns wider, too ('sparklog topic "
             "alter --widen'), then use 'sparklog lake resume'"
+        )
+    unfit = column_problems(pa.schema(missing))
+    if unfit:
+        raise LakePausedError(
+            f"the topic has columns that its table cannot have: {'; '.join(unfit)}; use 'sparklog lake disable', and write "
+            "such values as another type or under another name, to a new topic"
         )
     problems += narrow
     if problems:

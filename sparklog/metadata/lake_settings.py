@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
 
 from sparklog.errors import InvalidConfigError
-from sparklog.settings import PARTITIONS_ADDED, Scope, settings_of
+from sparklog.settings import LAKE_PREFIX, PARTITIONS_ADDED, Scope, settings_of
 
 LOCATION = "lake.location"
 MODE = "lake.mode"
 FIXED = (LOCATION, MODE, "lake.partition.by")
 """Settings that are as the topic's table is, and so stay as long as the topic has a table."""
+FORBIDDEN_CHARACTERS = " ,;{}()\n\t="
+"""Characters that Delta refuses in names of columns without column mapping."""
 
 
 def check_lake_settings(
@@ -29,6 +34,11 @@ def check_lake_settings(
                     f"with {_value(before, setting)!r}; use 'sparklog lake disable {name}', then 'sparklog lake enable' "
                     "with another location"
                 )
+    elif _value(before, LOCATION) and any(setting.startswith(LAKE_PREFIX) for setting in after):
+        raise InvalidConfigError(
+            f"topic {name!r}: {LOCATION} cannot be removed alone; 'sparklog lake disable {name}' removes all settings of the "
+            "Delta table"
+        )
     if _value(after, MODE) != "upsert":
         return
     if not key_columns:
@@ -38,6 +48,40 @@ def check_lake_settings(
         )
     if _value(after, LOCATION) and _value(after, PARTITIONS_ADDED):
         raise InvalidConfigError(moved_keys(name))
+
+
+def check_new_columns(name: str, configs: Mapping[str, object], before: pa.Schema, after: pa.Schema) -> None:
+    """Raise InvalidConfigError if a topic with a Delta table gets columns that the table cannot have: a topic cannot
+    lose them again. `before`, `after`: the topic's columns."""
+    problems = column_problems(pa.schema([f for f in after if f.name not in before.names]))
+    if problems and _value(configs, LOCATION):
+        raise InvalidConfigError(
+            f"topic {name!r} has a Delta table, which cannot have the new columns: {'; '.join(problems)}; use another type "
+            f"or another name, or first 'sparklog lake disable {name}'"
+        )
+
+
+def column_problems(schema: pa.Schema) -> list[str]:
+    """Return the reasons why a Delta table cannot have some columns."""
+    return [problem for f in schema for problem in _problems(f.name, f.name, f.type)]
+
+
+def _problems(path: str, name: str, t: Any) -> Iterator[str]:
+    forbidden = [c for c in FORBIDDEN_CHARACTERS if c in name]
+    if forbidden:
+        yield f"Delta allows no {', '.join(map(repr, forbidden))} in the name of column {path!r}"
+    if pa.types.is_duration(t):
+        yield f"Delta has no type for column {path!r} ({t}: an interval)"
+    elif pa.types.is_list(t):
+        yield from _problems(f"{path}.element", "element", t.value_type)
+    elif pa.types.is_map(t):
+        yield from _problems(f"{path}.key", "key", t.key_type)
+        yield from _problems(f"{path}.value", "value", t.item_type)
+    elif pa.types.is_struct(t):
+        if not t.num_fields:
+            yield f"Delta has no type for column {path!r} (a struct without fields)"
+        for f in t:
+            yield from _problems(f"{path}.{f.name}", f.name, f.type)
 
 
 def moved_keys(name: str) -> str:

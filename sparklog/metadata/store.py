@@ -16,7 +16,7 @@ from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE, KIND_TYPED, c
 from sparklog.format.schema_evolution import SchemaChange, check_versions
 from sparklog.log.model.retention_policy import POLICY_COMPACT
 from sparklog.log.model.tiering_policy import check_tiering
-from sparklog.metadata.lake_settings import check_lake_settings
+from sparklog.metadata.lake_settings import check_lake_settings, check_new_columns
 from sparklog.settings import Scope, Value, check, check_names, settings_of
 from sparklog.types import check_topic_name
 
@@ -199,12 +199,14 @@ def changed_columns(
 
 def altered_schema(topic: Topic, change: SchemaChange, schema_id: int) -> Topic:
     """Return `topic` with the changed schema under `schema_id`; `topic` itself if its newest schema has the change
-    already. Raises InvalidTopicError for a change that is not allowed, or too many schemas.
+    already. Raises InvalidTopicError for a change that is not allowed, or too many schemas; InvalidConfigError for
+    columns that the topic's Delta table cannot have.
     """
     newest = topic.schemas[topic.schema_id]
     schema = changed_columns(topic.name, topic.kind, newest, change, topic.key_columns, topic.timestamp_column)
     if schema is newest:
         return topic
+    check_new_columns(topic.name, topic.configs, newest, schema)
     schemas = {**topic.schemas, schema_id: schema}
     check_versions(topic.name, schemas)
     return replace(topic, schemas=MappingProxyType(schemas))

@@ -662,6 +662,7 @@ class Admin:
 
         Raises:
             InvalidTopicError: The change is not possible. The message names the columns.
+            InvalidConfigError: The topic's Delta table cannot have a new column.
             UnknownTopicOrPartitionError: The topic does not exist.
             InvalidRequestError: `schema` is given together with another argument, or none of the three is given.
             TypeError: An argument is no schema.

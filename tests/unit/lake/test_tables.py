@@ -56,6 +56,7 @@ def test_columns_are_added_and_others_pause() -> None:
     for other, message in (
         (pa.schema([("a", pa.int64())]), "'a' is int64 in the topic and int32"),
         (pa.schema([("A", pa.int32())]), "has the name 'a'"),
+        (pa.schema([("c d", pa.int32())]), "Delta allows no ' ' in the name of column 'c d'"),
     ):
         with pytest.raises(LakePausedError, match=message):
             missing_columns(other, table)

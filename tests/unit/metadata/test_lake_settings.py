@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sparklog.errors import InvalidConfigError
-from sparklog.metadata.lake_settings import check_lake_settings
+from sparklog.metadata.lake_settings import check_lake_settings, check_new_columns
 from sparklog.metadata.store import TopicSpec
 from tests.support.cases import for_each
 from tests.support.metadata import ControlledStore
@@ -25,6 +25,8 @@ TABLE = {"lake.location": "/a", "lake.mode": "append", "lake.partition.by": "day
         (("k",), TABLE, {**TABLE, "lake.location": "/b"}, "lake.location = '/b' does not fit"),
         ((), {}, {"lake.mode": "upsert"}, "the topic has no key columns"),
         ((), {"lake.location": "/a", "lake.mode": "upsert"}, {"lake.location": "/a", "lake.mode": "upsert"}, "no key"),
+        ((), TABLE, {"lake.mode": "append", "lake.partition.by": "day"}, "cannot be removed alone"),
+        ((), TABLE, {**TABLE, "lake.location": ""}, "cannot be removed alone"),
         (("k",), {"partitions.added": True}, {}, "partitions.added is set by the broker"),
         (("k",), {}, {"partitions.added": True}, "partitions.added is set by the broker"),
         (
@@ -57,6 +59,21 @@ def test_changes_that_a_table_can_follow(
     keys: tuple[str, ...], before: dict[str, object], after: dict[str, object]
 ) -> None:
     check_lake_settings("t", keys, before, after)
+
+
+def test_columns_that_a_table_cannot_have_are_refused() -> None:
+    before, name = pa.schema([("a b", pa.int64())]), "Delta allows no ' '"
+    for added, message in (
+        ([("c d", pa.int64())], name),
+        ([("s", pa.struct([("c d", pa.int64())]))], name),
+        ([("i", pa.list_(pa.duration("us")))], "an interval"),
+        ([("e", pa.struct([]))], "a struct without fields"),
+    ):
+        after = pa.schema([*before, *pa.schema(added)])
+        with pytest.raises(InvalidConfigError, match=message):
+            check_new_columns("t", TABLE, before, after)
+        check_new_columns("t", {}, before, after)
+    check_new_columns("t", TABLE, before, pa.schema([*before, ("n", pa.int64())]))
 
 
 def test_a_topic_with_keys_that_gets_partitions_is_marked(tmp_path: Path) -> None:
