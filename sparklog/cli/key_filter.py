@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import typer
+
+from sparklog.export.json_rows import JsonValueError, whole_column
+from sparklog.format.json_exact import BINARY_MARK, column_value, number_of_text, parse_json, text_as_bytes
 
 if TYPE_CHECKING:
     from sparklog.client.admin.admin import TopicDescription
@@ -33,8 +35,8 @@ def key_values(topic: TopicDescription, text: str) -> dict[str, Any]:
     parts: list[Any] = [text]
     if len(names) > 1:
         try:
-            parts = json.loads(text)
-        except ValueError:
+            parts = parse_json(text)
+        except JsonValueError:
             parts = []
         if not isinstance(parts, list) or len(parts) != len(names):
             raise typer.BadParameter(
@@ -45,21 +47,35 @@ def key_values(topic: TopicDescription, text: str) -> dict[str, Any]:
 
 
 def _scalar(topic: TopicDescription, name: str, value: Any) -> Any:
-    t = topic.schema.field(name).type
+    field = topic.schema.field(name)
     if value is None:
-        return pa.scalar(None, t)
-    text = value if isinstance(value, str) else json.dumps(value)
+        return pa.scalar(None, field.type)
     try:
-        return pa.scalar(text).cast(t)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
-        raise typer.BadParameter(f"--key {text!r}: column {name} of topic {topic.name} is {t}") from e
+        return whole_column([column_value(_of_text(value, field.type), field, text_as_bytes)], field)[0]
+    except JsonValueError as e:
+        raise typer.BadParameter(f"--key {value!s:.80}: {e}") from e
+
+
+def _of_text(value: Any, t: Any) -> Any:
+    """Return the value of JSON for which a text stands in CSV. Raises JsonValueError."""
+    if not isinstance(value, str):
+        return value
+    if pa.types.is_integer(t) or pa.types.is_floating(t) or pa.types.is_decimal(t):
+        return number_of_text(value)
+    is_marked = pa.types.is_binary(t) and value.startswith(f'{{"{BINARY_MARK}":')
+    return parse_json(value) if pa.types.is_boolean(t) or is_marked else value
 
 
 def has_key(data: Any, values: dict[str, Any]) -> Any:
-    """Return a boolean mask of the rows whose key columns have these values; null equals null."""
+    """Return a boolean mask of the rows whose key columns have these values. Null equals null, and NaN equals NaN."""
     mask = None
     for name, value in values.items():
         column = data.column(name)
-        hit = pc.fill_null(pc.equal(column, value), False) if value.is_valid else pc.is_null(column)
+        if not value.is_valid:
+            hit = pc.is_null(column)
+        elif pa.types.is_floating(value.type) and value.as_py() != value.as_py():
+            hit = pc.fill_null(pc.is_nan(column), False)
+        else:
+            hit = pc.fill_null(pc.equal(column, value), False)
         mask = hit if mask is None else pc.and_(mask, hit)
     return mask

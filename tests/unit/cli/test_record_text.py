@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import io
 from typing import Any, NamedTuple
 
@@ -86,15 +87,39 @@ def test_rows_with_a_key() -> None:
     assert hits(("zone", "minutes"), "[null, 1]") == [1]
     for keys, wrong, message in (
         ((), "A", "no key columns"),
-        (("minutes",), "A", "column minutes of topic t is double"),
+        (("minutes",), "A", "'A' is no number"),
         (("zone", "day"), "A", "JSON list"),
         (("zone", "day"), '["A"]', "JSON list"),
-        (("zone", "day"), '["A", "x"]', "column day of topic t is date32"),
+        (("zone", "day"), '["A", "x"]', "column 'day' is date32"),
     ):
         with pytest.raises(typer.BadParameter, match=message):
             key_values(Topic("typed", TRIPS, keys), wrong)  # type: ignore[arg-type]
     chosen = select_rows(batch, np.array([2]), ["zone"])  # type: ignore[arg-type]
     assert (chosen.data.to_pylist(), chosen.offsets().tolist()) == ([{"zone": "A"}], [102])
+
+
+def test_keys_are_read_by_the_rules_for_values_as_text() -> None:
+    price = decimal.Decimal("12345678901234567890.12")
+    columns = {
+        "price": pa.array([price], pa.decimal128(38, 2)),
+        "n": pa.array([16], pa.int64()),
+        "x": pa.array([float("nan")]),
+        "span": pa.array([86_400_000_000], pa.duration("us")),
+        "blob": pa.array([b"\xff"]),
+        "ok": pa.array([True]),
+    }
+    data = pa.table(columns)
+
+    def is_hit(keys: tuple[str, ...], text: str) -> bool:
+        return bool(has_key(data, key_values(Topic("typed", data.schema, keys), text))[0].as_py())  # type: ignore[arg-type]
+
+    assert is_hit(("price", "n"), "[12345678901234567890.12, 16]")
+    assert not is_hit(("price", "n"), "[12345678901234567890.13, 16]")
+    for name, text in (("x", "nan"), ("span", "P1D"), ("blob", '{"base64":"/w=="}'), ("ok", "true"), ("n", "16.0")):
+        assert is_hit((name,), text), name
+    for name, text in (("n", "0x10"), ("ok", "1"), ("span", "1")):
+        with pytest.raises(typer.BadParameter, match="--key"):
+            is_hit((name,), text)
 
 
 def test_csv_has_the_same_columns_in_each_batch() -> None:
