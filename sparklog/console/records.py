@@ -83,6 +83,6 @@ def partition_of(fields: Mapping[str, str], partitions: int) -> int | None:
     text: Any = fields.get("partition", "").strip()
     if not text:
         return None
-    if not text.isascii() or not text.isdigit() or int(text) >= partitions:
+    if not text.isascii() or not text.isdigit() or len(text) > 9 or int(text) >= partitions:
         raise InvalidRequestError(f"partition = {text[:80]!r}: the topic has partitions 0 to {partitions - 1}")
     return int(text)

@@ -31,6 +31,8 @@ from sparklog.types import check_topic_name
 
 TOPIC, BROKER = 2, 4
 """Kafka's numbers of the resource types."""
+BROKER_DIGITS_MAX = 10
+"""Largest number of digits of a broker's number, which is an int32 in Kafka."""
 TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
 
 R = TypeVar("R", requests.AlterConfigsResource, requests.IncrementalAlterConfigsResource)
@@ -156,8 +158,8 @@ def _broker_id(name: str) -> int:
     """Return the broker id in a resource's name; ALL_BROKERS for the empty name. Raises InvalidRequestError."""
     if not name:
         return ALL_BROKERS
-    if not name.isascii() or not name.isdigit():
-        raise InvalidRequestError(f"broker {name!r}: the number of a broker is needed, or nothing for all brokers")
+    if not name.isascii() or not name.isdigit() or len(name) > BROKER_DIGITS_MAX:
+        raise InvalidRequestError(f"broker {name[:40]!r}: the number of a broker is needed, or nothing for all brokers")
     return int(name)
 
 

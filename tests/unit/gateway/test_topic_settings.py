@@ -6,6 +6,9 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from sparklog.errors import InvalidRequestError
 from sparklog.gateway.handlers import configs
 from sparklog.protocol import topic_messages as t
 from sparklog.protocol.apis import Api
@@ -38,3 +41,11 @@ def test_a_replacement_of_all_settings_keeps_the_delta_table() -> None:
         answer = asyncio.run(configs.alter_configs(session, {"resources": [resource], "validate_only": False}, 1))
         assert answer["responses"][0]["error_code"] == 0
         assert changes.pop() == expected
+
+
+def test_a_broker_is_named_by_a_number_of_few_digits() -> None:
+    """Python converts no text of more than 4,300 digits, and the protocol has no numbers above 64 bits."""
+    for name in ("9" * 11, "9" * 5_000, "-1", "１"):
+        with pytest.raises(InvalidRequestError, match="the number of a broker is needed"):
+            configs._broker_id(name)
+    assert configs._broker_id("2147483647") == 2**31 - 1
