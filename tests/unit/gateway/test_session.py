@@ -171,6 +171,33 @@ def test_a_waiting_request_ends_though_its_client_has_sent_more_than_is_read() -
     with_apis(body, apis, Limits(stall_s=0.2), SecurityProtocol.PLAINTEXT)
 
 
+def test_a_produce_request_that_waits_for_the_broker_ends_with_its_connection() -> None:
+    begun = ended = 0
+
+    async def body(server: GatewayServer, gateway: Gateway, connect: Any) -> None:
+        _, writer = await connect()
+        for _ in range(3):
+            writer.write(framed(struct.pack(">hhih", 0, 3, 7, -1) + b"\xff\xff\0\1" + bytes(8)))
+        while begun < 3:
+            await asyncio.sleep(0.001)
+        writer.close()
+        while server._sessions:
+            await asyncio.sleep(0.01)
+        assert ended == begun == 3
+
+    async def wait_for_acks(session: Session, request: Body, version: int) -> Body:
+        nonlocal begun, ended
+        begun += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended += 1
+        return {}
+
+    apis = {0: ServedApi(Api("Produce", 0, 3, 12), wait_for_acks)}
+    with_apis(body, apis, Limits(), SecurityProtocol.PLAINTEXT)
+
+
 def test_produced_records_reach_the_broker_though_their_client_has_gone() -> None:
     async def body(server: GatewayServer, connect: Any) -> None:
         _, writer = await connect()
