@@ -17,7 +17,7 @@ from typing import Any
 
 from sparklog.client.admin.admin import Admin
 from sparklog.client.local import LocalBroker, start_broker
-from sparklog.client.local_cluster import LocalCluster, start_cluster
+from sparklog.client.local_cluster import LAYOUT_FILE, LocalCluster, start_cluster
 from sparklog.client.producer.producer import Producer
 from sparklog.client.reading.read_table import read_table
 from sparklog.errors import InvalidRequestError, SparklogError
@@ -25,6 +25,8 @@ from sparklog.times import time_ms_of
 from sparklog.types import TopicPartition
 from sparklog.units import parse_duration_ms
 
+START_TIMEOUT_S = 180.0
+"""The longest wait for the start of a broker in s: machines of CI can be slow."""
 ORDER_TIMEOUT_S = 60.0
 ACKNOWLEDGED_S = 60.0
 ADDRESS_VARIABLES = ("SPARKLOG_BOOTSTRAP_SERVERS", "KAFKA_BOOTSTRAP_SERVERS")
@@ -183,15 +185,35 @@ class KitBroker:
         """The same for Kafka's clients; empty without a gateway."""
         self.faults = Faults(self)
         """The faults that tests can order."""
-        for name, value in zip(ADDRESS_VARIABLES, (self.bootstrap_servers, self.kafka_bootstrap_servers), strict=True):
-            if value:
-                os.environ[name] = value
+        self._publish()
 
     def _start(self, listen: str = "127.0.0.1:0", **more: object) -> LocalBroker | LocalCluster:
         settings = {**self._settings, **more}
         if self._count == 1:
-            return start_broker(self._directory / "data", listen, settings=settings, kafka=self._kafka, testing=True)
-        return start_cluster(self._count, self._directory / "data", settings=settings, kafka=self._kafka, testing=True)
+            return start_broker(
+                self._directory / "data",
+                listen,
+                settings=settings,
+                timeout_s=START_TIMEOUT_S,
+                kafka=self._kafka,
+                testing=True,
+            )
+        return start_cluster(
+            self._count,
+            self._directory / "data",
+            settings=settings,
+            timeout_s=START_TIMEOUT_S,
+            kafka=self._kafka,
+            testing=True,
+        )
+
+    def _publish(self) -> None:
+        """Take over the addresses of the processes, and put them into the environment."""
+        self.bootstrap_servers = self._process.bootstrap_servers
+        self.kafka_bootstrap_servers = self._process.kafka_bootstrap_servers
+        for name, value in zip(ADDRESS_VARIABLES, (self.bootstrap_servers, self.kafka_bootstrap_servers), strict=True):
+            if value:
+                os.environ[name] = value
 
     @property
     def brokers(self) -> Sequence[Any]:
@@ -352,8 +374,11 @@ class KitBroker:
             self._process = self._start_again()
 
     def _start_again(self) -> LocalBroker | LocalCluster:
-        more = {"kafka.listeners": f"PLAINTEXT://{self.kafka_bootstrap_servers}"} if self._kafka else {}
-        return self._start(self.bootstrap_servers, **more)
+        if self._count == 1 and self._kafka:
+            return self._start(
+                self.bootstrap_servers, **{"kafka.listeners": f"PLAINTEXT://{self.kafka_bootstrap_servers}"}
+            )
+        return self._start(self.bootstrap_servers)
 
     def reset(self) -> None:
         """End the effects of a test: its faults, its topics, its time, and its kills."""
@@ -362,14 +387,21 @@ class KitBroker:
             self._topics.clear()
             self._close_clients()
             self._process.stop()
-            if self._count == 1:  # a cluster keeps its data, because its ports and ids are part of them
-                shutil.rmtree(self._directory / "data", ignore_errors=True)
-                self._process = self._start_again()
-            else:
-                self._process.start()  # type: ignore[union-attr]
+            self._remove_data()
+            self._process = self._start_again()
+            self._publish()
             return
         self.start()
         self.delete_topics()
+
+    def _remove_data(self) -> None:
+        """Remove the data, but not the file with the ports of a cluster."""
+        layout = self._directory / "data" / LAYOUT_FILE
+        ports = layout.read_bytes() if layout.exists() else None
+        shutil.rmtree(layout.parent, ignore_errors=True)
+        if ports is not None:
+            layout.parent.mkdir()
+            layout.write_bytes(ports)
 
     def _close_clients(self) -> None:
         for client in (self._producer, self._admin):

@@ -318,3 +318,40 @@ def test_the_page(tmp_path: Path) -> None:
         (tmp_path / f"test_{number}.py").write_text(example, encoding="utf-8")
     out = run_pytest(tmp_path, "-W", "error", SPARKLOG_SEEDS="2")
     assert "7 passed" in out, out
+
+
+CLUSTER = """
+import pytest
+from sparklog.testing import exactly_once
+
+@pytest.mark.sparklog(brokers=3)
+def test_a_moved_leader(topic, produce, rows, faults, broker):
+    topic("orders", "id INT")
+    leaders = [broker.admin.describe_topic("orders").partition_details[0].leader]
+    produce("orders", [{"id": 1}])
+    leaders.append(faults.move_leader("orders", 0))
+    produce("orders", [{"id": 2}])
+    broker.brokers[leaders[1] - 1].kill()
+    produce("orders", [{"id": 3}])
+    assert leaders[0] != leaders[1]
+    exactly_once([{"id": n} for n in (1, 2, 3)], rows("orders"), key="id")
+
+@pytest.mark.sparklog(brokers=3)
+def test_moved_time(topic, produce, rows, broker):
+    topic("orders", "id INT", configs={"retention.ms": 7 * 86_400_000})
+    produce("orders", [{"id": 1}])
+    broker.advance("8 days")
+    assert rows("orders") == []
+
+@pytest.mark.sparklog(brokers=3)
+def test_a_new_cluster_follows(topic, rows):
+    topic("orders", "id INT")
+    assert rows("orders") == []
+"""
+
+
+@pytest.mark.nightly
+def test_a_cluster(tmp_path: Path) -> None:
+    pytest.importorskip("kazoo")
+    (tmp_path / "test_cluster.py").write_text(CLUSTER, encoding="utf-8")
+    assert "3 passed" in (out := run_pytest(tmp_path)), out
