@@ -1,16 +1,20 @@
-"""Produce and fetch against real logs, without sockets: replication, cancelled requests, both ways of appending."""
+"""Handlers of requests: appends, fetches, creation of topics, shards of internal topics."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from sparklog_broker.broker import Broker
+from sparklog_broker.coordinators.led_shards import LedShards
 from sparklog_broker.handlers.fetch import fetch
+from sparklog_broker.handlers.locate import is_same_host
 from sparklog_broker.handlers.produce import produce
+from sparklog_broker.handlers.topics import create_topic
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions import appender
 from sparklog_broker.partitions.partition import Partition
@@ -28,6 +32,7 @@ from sparklog.protocol.messages import (
     ProduceResponse,
     ProduceResult,
 )
+from sparklog.protocol.topic_messages import CreateTopicRequest
 from sparklog.types import READ_COMMITTED, READ_UNCOMMITTED
 from tests.support.brokers import run
 from tests.support.raw_client import envelope_batch
@@ -293,3 +298,112 @@ def test_the_response_of_a_fetch_names_every_partition_in_order(tmp_path: Path) 
         ]
 
     run(tmp_path, scenario)
+
+
+# The topic that a request asks for
+
+
+class Asked(Exception):  # noqa: N818 - ends the handler, is no error
+    def __init__(self, spec: TopicSpec) -> None:
+        self.spec = spec
+
+
+class Topics:
+    async def create(self, spec: TopicSpec, *, validate_only: bool = False) -> Any:
+        raise Asked(spec)
+
+
+def spec_of(request: CreateTopicRequest, num_partitions: int) -> TopicSpec:
+    config = SimpleNamespace(num_partitions=num_partitions, broker_id=1)
+    broker = SimpleNamespace(cluster=object(), config=config, topics=Topics())
+    context: Any = SimpleNamespace(broker=broker, principal=SimpleNamespace(name="ada"), request_id="1")
+    with pytest.raises(Asked) as asked:
+        asyncio.run(create_topic(request, memoryview(b""), context))
+    return asked.value.spec
+
+
+def test_an_assignment_counts_the_partitions_with_any_default() -> None:
+    assigned = [[1, 2], [2, 1], [1, 2]]
+    for default in (1, 3, 5):
+        for named in (-1, 3):
+            spec = spec_of(CreateTopicRequest("t", named, assignment=assigned), default)
+            assert (spec.partitions, spec.assignment) == (3, assigned)
+        assert spec_of(CreateTopicRequest("t"), default).partitions == default
+        assert spec_of(CreateTopicRequest("t", 7), default).partitions == 7
+
+
+# Detection of peers on the same host
+
+
+@pytest.mark.parametrize(
+    ("peer", "local", "same"),
+    [
+        ("127.0.0.1", "127.0.0.1", True),
+        ("127.0.0.7", "127.0.0.1", True),
+        ("::1", "::1", True),
+        ("::ffff:127.0.0.1", "::ffff:127.0.0.1", True),
+        ("::ffff:127.0.0.2", "::ffff:127.0.0.1", True),
+        ("10.0.0.5", "10.0.0.5", True),
+        ("10.0.0.6", "10.0.0.5", False),
+        ("fe80::1%eth0", "fe80::2%eth0", False),
+        ("", "", False),
+        ("not an address", "127.0.0.1", False),
+    ],
+)
+def test_is_same_host(peer: str, local: str, same: bool) -> None:
+    assert is_same_host(peer, local) is same
+
+
+# Which shards of an internal topic work on a broker
+
+
+class _Shard:
+    """A shard that records its calls."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.told: list[str] = []
+
+    def load(self) -> None:
+        self.told.append("load")
+
+    def park(self) -> None:
+        self.told.append("park")
+
+
+def shards() -> LedShards[Any]:
+    return LedShards(lambda number: cast(Any, _Shard(number)))
+
+
+def numbers(found: list[Any]) -> list[int]:
+    return [shard.number for shard in found]
+
+
+def test_of_several_brokers_each_leads_its_assigned_shards() -> None:
+    made = shards()
+    made.start(3)
+    assert made.led == []
+    made.follow(1, leads=True)
+    made.follow(1, leads=True)  # nothing new
+    assert numbers(made.led) == [1]
+    made.follow(1, leads=False)
+    assert not made.leads(1)
+    assert [shard.told for shard in made.all] == [[], ["load", "park"], []]
+
+
+def test_shards_led_before_the_start_are_loaded_beyond_the_configured_number() -> None:
+    made = shards()
+    made.follow(4, leads=True)
+    assert made.all == []
+    made.start(2)
+    assert numbers(made.all) == [0, 1, 2, 3, 4]
+    assert numbers(made.led) == [4]
+    assert made.led[0].told == []  # who starts them loads them
+
+
+def test_a_partition_beyond_the_configured_number_that_comes_later_has_a_shard() -> None:
+    made = shards()
+    made.start(1)
+    made.follow(2, leads=True)
+    assert numbers(made.all) == [0, 1, 2]
+    assert [shard.told for shard in made.all] == [[], [], ["load"]]

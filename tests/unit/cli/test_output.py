@@ -1,4 +1,4 @@
-"""Output of `consume`."""
+"""Output of commands: rows as text and in files, and the formats of files."""
 
 from __future__ import annotations
 
@@ -13,9 +13,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import typer
 
+from sparklog.cli import console
+from sparklog.cli.consume import OutputFormat as Consumed
 from sparklog.cli.destination import destination
+from sparklog.cli.file_format import ENDINGS, delimiter_of, file_format
 from sparklog.cli.output import FileWriter, JsonWriter, TableWriter
+from sparklog.cli.produce import InputFormat
+from sparklog.cli.sql.format import OutputFormat as Queried
 from sparklog.errors import InvalidQueryError
 from sparklog.export import writers as sql_writers
 from sparklog.export.printable import cells, printable
@@ -290,3 +296,78 @@ def test_intervals_of_sql_are_written_as_durations_are() -> None:
         "P2147483647D",
         None,
     ]
+
+
+# Tables of the command line show texts of other users, and these stay text
+
+
+HOSTILE = "\x1b[2J\x1b]0;title\x07g\nforged   Stable\r\u202e\x9b31m"
+
+
+def test_names_cannot_command_the_terminal_or_look_like_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    table = console.table("group", "state")
+    table.add_row(HOSTILE, "Stable")
+    console.stdout().print(table)
+    shown = capsys.readouterr().out
+    rows = [line for line in shown.splitlines() if "Stable" in line]
+    assert len(rows) == 1
+    assert r"\x1b[2J\x1b]0;title\x07g\nforged   Stable\r\u202e\x9b31m" in rows[0]
+    assert all(line.isprintable() for line in shown.splitlines())
+
+
+def test_other_names_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    table = console.table("Gruppe", "n", right=("n",))
+    table.add_row("Grüße 東京", console.number(1234))
+    console.stdout().print(table)
+    assert "Grüße 東京" in (shown := capsys.readouterr().out)
+    assert "1,234" in shown
+
+
+# The rule of a file's ending and `--format`
+
+
+COMMANDS = (Consumed, Queried, InputFormat)
+
+
+def test_the_ending_decides() -> None:
+    for name, formats, decided in (
+        ("x.parquet", Consumed, Consumed.parquet),
+        ("x.PARQUET", Queried, Queried.parquet),
+        ("x.feather", Consumed, Consumed.arrow),
+        ("x.json", Consumed, Consumed.json),
+        ("x.ndjson", Queried, Queried.json),
+        ("x.csv", Queried, Queried.csv),
+        ("x.tsv", InputFormat, InputFormat.csv),
+        ("x.jsonl", InputFormat, InputFormat.json),
+        ("x.log", InputFormat, InputFormat.lines),
+    ):
+        assert file_format(Path(name), None, formats) is decided, name
+    assert [delimiter_of(Path(n)) for n in ("x.csv", "x.TSV", "x")] == [",", "\t", ","]
+
+
+def test_no_format_writes_a_file_that_is_named_after_another() -> None:
+    """Each ending, with each format of each command: the format is one that the ending can have, or it is refused."""
+    for formats in COMMANDS:
+        for ending, possible in ENDINGS.items():
+            for given in formats:
+                name = {"json": "jsonl"}.get(given.value, given.value)
+                if name in possible:
+                    assert file_format(Path(f"a{ending}"), given, formats) is given
+                    continue
+                with pytest.raises(typer.BadParameter) as e:
+                    file_format(Path(f"a{ending}"), given, formats)
+                assert f"a{ending}" in e.value.message
+                assert f"--format {given.value}" in e.value.message
+
+
+def test_endings_that_a_command_does_not_know() -> None:
+    for name in ("x.xlsx", "x.avro", "x.txt"):
+        with pytest.raises(typer.BadParameter, match="json, csv, table, arrow, parquet"):
+            file_format(Path(name), None, Consumed)
+    assert file_format(Path("x.dat"), Consumed.json, Consumed) is Consumed.json
+    for name in ("x.csv.gz", "x.parquet.zst"):
+        with pytest.raises(typer.BadParameter, match="neither compressed"):
+            file_format(Path(name), Consumed.parquet, Consumed)
+    for path in (None, Path("x"), Path("-"), Path("/dev/stdout")):
+        assert file_format(path, None, Consumed) is None
+        assert file_format(path, Consumed.arrow, Consumed) is Consumed.arrow

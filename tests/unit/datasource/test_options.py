@@ -6,10 +6,15 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import TimestampNTZType, TimestampType
+from pyspark_sparklog import compatibility
+from pyspark_sparklog.compatibility import arrow_type_of, check_read_limits
 from pyspark_sparklog.offsets import SourceOffset
 from pyspark_sparklog.options.option_table import OPTIONS, PRODUCER_OPTIONS, OptionUse, markdown_table
 from pyspark_sparklog.options.options import Subscription, parse_offsets, parse_sink_options, parse_source_options
+from pyspark_sparklog.source.source import infer_schema
 
 from sparklog.errors import InvalidConfigError, InvalidTopicError
 from sparklog.types import TopicPartition
@@ -329,3 +334,20 @@ def test_a_subscription_has_its_topics() -> None:
     assert Subscription(assign={"a": (0,)}).names("a") and not Subscription(assign={"a": (0,)}).names("b")
     pattern = Subscription(pattern="o")
     assert pattern.names("orders") and not pattern.names("trips") and not pattern.names("__consumer_offsets")
+
+
+# Differences between versions of PySpark, as far as one version shows them
+
+
+def test_timestamps_come_in_utc() -> None:
+    assert arrow_type_of(TimestampType()) == pa.timestamp("us", "UTC")
+    assert arrow_type_of(TimestampNTZType()) == pa.timestamp("us")
+
+
+def test_limits_that_an_old_spark_cannot_keep_are_refused_at_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_read_limits(has_limit=True)
+    monkeypatch.setattr(compatibility, "READERS_RECEIVE_THEIR_START", False)
+    check_read_limits(has_limit=False)
+    read = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t", "maxOffsetsPerTrigger": "5"}
+    with pytest.raises(InvalidConfigError, match=r"need PySpark 4\.2: .* does not pass the start of a micro-batch"):
+        infer_schema(read)

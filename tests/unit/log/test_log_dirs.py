@@ -6,12 +6,17 @@ import errno
 import json
 import logging
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sparklog.environment.files import SHORTAGE_ERRNOS, File, RealFiles, storage_error
 from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError, StorageFullError
+from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE
+from sparklog.log.directories.room import FREE_BYTES_MAX, HOLD_S, Room
 from sparklog.log.housekeeping.expiry_clock import EXPIRY_CLOCK_FILE
 from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.log.model.watched_files import DISK_ERRNOS
@@ -450,3 +455,101 @@ def test_a_leftover_of_another_topic_is_moved_aside_wherever_it_is(tmp_path: Pat
     assert (log.directory, log.log_end_offset) == (tmp_path / "b" / "other-0", 0)
     assert [n.endswith("-stray") for n in places(tmp_path)["a"]] == [True]
     assert manager.close()
+
+
+# A log directory that was full stays so until there is enough room, and for a while
+
+
+MIB = 1 << 20
+
+
+def test_a_failed_write_fills_a_directory_and_room_frees_it_later() -> None:
+    room = Room()
+    assert not room.is_full and not room.wants_space(1e9)
+    assert room.look(0, 5.0) is room
+    room = room.look(3, 5.0)
+    assert room.is_full and not room.wants_space(5.0 + HOLD_S - 0.1)
+    assert room.measure(100 * MIB, 50 * MIB, 5.0 + HOLD_S - 0.1) is room
+    later = 5.0 + HOLD_S
+    assert room.wants_space(later)
+    assert room.measure(100 * MIB, 5 * MIB - 1, later) is room
+    assert room.measure(100 * MIB, 5 * MIB, later) == Room(3)
+    assert not room.measure(100 << 40, FREE_BYTES_MAX, later).is_full, "5 % of a large disk are more than it takes"
+    assert room.look(4, later).full_since_s == later, "it is held from the last failure on"
+
+
+@given(st.lists(st.tuples(st.floats(0.1, 3.0), st.booleans(), st.booleans()), max_size=200))
+def test_it_does_not_flap(steps: list[tuple[float, bool, bool]]) -> None:
+    """However space comes and goes: between two beginnings of fullness there is at least HOLD_S."""
+    room, now_s, shortages = Room(), 0.0, 0
+    begun: list[float] = []
+    for passed_s, fails, has_space in steps:
+        now_s += passed_s
+        shortages += fails
+        was_full = room.is_full
+        room = room.look(shortages, now_s)
+        if room.wants_space(now_s):
+            room = room.measure(100 * MIB, 50 * MIB if has_space else 0, now_s)
+        if room.is_full and not was_full:
+            begun.append(now_s)
+    assert all(b - a >= HOLD_S for a, b in pairwise(begun))
+
+
+# A topic's partitions are created together: their places, and obstacles there
+
+
+def test_partitions_created_together_are_spread(tmp_path: Path) -> None:
+    manager = started(tmp_path, specs=[spec("other")])
+    manager.create_partitions(FOUR)
+    assert {name: len(found) for name, found in places(tmp_path).items()} == {"a": 3, "b": 2}
+    assert all(manager.get(tp).log_end_offset == 0 for tp in TPS)
+    logs = manager.logs
+    manager.create_partitions(FOUR)
+    assert manager.logs == logs
+    kill(manager)
+    again = started(tmp_path)
+    assert set(TPS) <= set(again.logs)
+    assert again.close()
+
+
+def test_partitions_created_together_go_to_disks_with_room(tmp_path: Path) -> None:
+    files = FullFiles()
+    manager = started(tmp_path, specs=[], files=files)
+    files.full = tmp_path / "a"
+    manager.create_partitions(FOUR)
+    assert {name: len(found) for name, found in places(tmp_path).items()} == {"a": 0, "b": 4}
+    files.full = tmp_path
+    with pytest.raises(StorageFullError, match="disk is full"):
+        manager.create_partitions([spec("other", p) for p in range(4)])
+    assert {name: len(found) for name, found in places(tmp_path).items()} == {"a": 0, "b": 4}
+    files.full = None
+    assert manager.close()
+
+
+def test_a_leftover_of_another_topic_is_moved_aside_when_partitions_are_created_together(tmp_path: Path) -> None:
+    manager = started(tmp_path, specs=[spec("other", p) for p in range(2)])
+    append(manager.get(TopicPartition("other", 0)), records(3))
+    manager.close()
+    manager = started(tmp_path, specs=[])
+    manager.create_partitions([spec("other", p, topic_id="9" * 32) for p in range(4)])
+    assert [manager.get(TopicPartition("other", p)).log_end_offset for p in range(4)] == [0] * 4
+    assert sum(name.endswith("-stray") for found in places(tmp_path).values() for name in found) == 2
+    assert manager.close()
+
+
+def test_the_first_append_to_partitions_created_together_writes_no_epoch(tmp_path: Path) -> None:
+    specs = [spec("other", p) for p in range(3)]
+    manager = started(tmp_path, specs=[])
+    manager.create_partitions(specs)
+    paths = {p: next(tmp_path.glob(f"*/other-{p}")) / LEADER_EPOCHS_FILE for p in range(3)}
+    before = {p: path.stat().st_ino for p, path in paths.items()}  # replaced, the file would be another one
+    for partition, epoch in enumerate((0, 0, 4)):
+        manager.get(TopicPartition("other", partition)).appender.append(records(3), leader_epoch=epoch)
+    assert [paths[p].stat().st_ino == before[p] for p in range(3)] == [True, True, False]
+    manager.get(TopicPartition("other", 1)).appender.append(records(3), leader_epoch=5)
+    kill(manager)
+    again = started(tmp_path, specs=specs)  # type: ignore[arg-type]
+    found = [again.get(TopicPartition("other", p)) for p in range(3)]
+    assert [log.end_offset_for(log.leader_epoch) for log in found] == [(0, 3), (5, 6), (4, 3)]
+    assert found[1].end_offset_for(0) == (0, 3)
+    assert again.close()

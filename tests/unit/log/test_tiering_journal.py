@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.environment.files import RealFiles
-from sparklog.errors import InvalidConfigError, LogCorruptError, StorageFullError
+from sparklog.errors import InvalidConfigError, LogCorruptError, RemoteStorageError, StorageFullError
 from sparklog.log.tiering.journal import JOURNAL_FILE, MAGIC, Journal, decode_journal, encode_journal, encode_record
 from sparklog.log.tiering.object_store import ObjectStore, parse_options
 from sparklog.log.tiering.state import (
@@ -168,3 +169,26 @@ def test_no_power_cut_leaves_half_a_beginning(seed: int) -> None:
         files.power_cut(random.Random(seed))
         found = Journal(files, directory).state.copies
         assert recorded <= len(found) <= recorded + 1, (steps, found)
+
+
+# Objects in a directory
+
+
+def test_a_replaced_object_stays_until_the_new_one_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ObjectStore(tmp_path.as_uri())
+    store.replace("latest", b"first")
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", full)
+        with pytest.raises(RemoteStorageError, match="No space left"):
+            store.replace("latest", b"second")
+        assert store.read_unchecked("latest") == b"first"
+    store.replace("latest", b"third")
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {"latest": b"third"}
+    store = ObjectStore("memory://replaced")
+    store.replace("latest", b"first")
+    store.replace("latest", b"second")
+    assert store.read_unchecked("latest") == b"second"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import struct
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from sparklog.errors import FrameTooLargeError, InvalidRequestError
 from sparklog.protocol import frames as f
+from sparklog.protocol.local_socket import enlarge_send_buffer
 from tests.support.cases import for_each
 
 LIMIT = 1 << 20
@@ -99,3 +101,26 @@ def test_no_first_request_of_a_sparklog_client_is_taken_for_another_protocol() -
         for size in range(66_000):
             prefix = f.PREFIX.pack(f.FRAME_LENGTH_MIN + size, api, 0, size, size)
             assert f.foreign_protocol(prefix) == "", size
+
+
+# Capacity of a Unix socket
+
+
+def fits(sock: socket.socket) -> int:
+    """Return the number of bytes that the kernel accepts without a reader."""
+    sock.setblocking(False)
+    taken = 0
+    try:
+        while True:
+            taken += sock.send(b"x" * 16_384)
+    except BlockingIOError:
+        return taken
+
+
+def test_more_fits_into_an_enlarged_socket() -> None:
+    before = [*socket.socketpair()]
+    after = [*socket.socketpair()]
+    enlarge_send_buffer(after[0])
+    assert fits(after[0]) > fits(before[0])
+    for sock in before + after:
+        sock.close()

@@ -1,18 +1,87 @@
-"""The statements of a session: texts without a statement, and queries whose topics have older rows in a Delta table."""
+"""SQL: the session, its calls, and scans of batches by their headers."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
-from sparklog.errors import InvalidQueryError
-from sparklog.query.ranges import OffsetRange
-from sparklog.query.scan import TopicSnapshot
+from sparklog.errors import ClosedError, InvalidQueryError
+from sparklog.format.batch import ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader
+from sparklog.query.calls import Calls
+from sparklog.query.ranges import TIME_MS_MAX, Interval, OffsetRange
+from sparklog.query.scan import TopicSnapshot, may_have_time
 from sparklog.query.session import SqlSession
 from tests.support.clients import info
+
+
+def header(low_ms: int, high_ms: int, *, attributes: int = 0, append_ms: int = 0) -> BatchHeader:
+    return BatchHeader(0, 0, 0, append_ms, attributes, 1, 3, 2, low_ms, high_ms, -1, -1, -1, 0, 0, 0)
+
+
+TIMES = [Interval(100, 200), Interval(500, 600)]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (header(0, 99), False),
+        (header(0, 100), True),
+        (header(200, 300), True),
+        (header(201, 499), False),
+        (header(201, 700), True),
+        (header(601, 700), False),
+        (header(0, 0, attributes=ATTRIBUTE_LOG_APPEND_TIME, append_ms=550), True),
+        (header(150, 150, attributes=ATTRIBUTE_LOG_APPEND_TIME, append_ms=300), False),
+        (header(10**15, 700, attributes=ATTRIBUTE_DELETE_HORIZON), True),
+        (header(0, 50, attributes=ATTRIBUTE_DELETE_HORIZON), False),
+    ],
+)
+def test_by_header(given: BatchHeader, expected: bool) -> None:
+    assert may_have_time(given, TIMES) is expected
+
+
+def test_times_beyond_microseconds_are_at_the_edge() -> None:
+    assert may_have_time(header(2**62, 2**62), [Interval(TIME_MS_MAX, TIME_MS_MAX)])
+
+
+# Calls of DuckDB at the end of the process
+
+
+def test_calls_end_with_the_process() -> None:
+    calls, inside, interrupted = Calls(), threading.Event(), threading.Event()
+    said: list[str] = []
+
+    def run() -> None:
+        with calls:
+            inside.set()
+            interrupted.wait(60)
+        try:
+            with calls:
+                pass
+        except ClosedError as e:
+            said.append(str(e))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    inside.wait(60)
+    calls.end(lambda: None, 0)  # it does not wait longer
+    calls.end(interrupted.set, 60)
+    thread.join(60)
+    assert said == ["the process ends"]
+    with calls:  # the main thread closes what is left
+        pass
+    calls.reset()
+    with pytest.raises(ValueError), calls:
+        raise ValueError
+    calls.end(lambda: pytest.fail("no call runs"), 60)
+
+
+# The statements of a session: texts without a statement, and queries whose topics have older rows in a Delta table
+
 
 NEWEST = "SELECT v FROM t ORDER BY _offset DESC LIMIT 1"
 

@@ -15,11 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
+from sparklog.security.client_security import TokenEndpoint
 from sparklog.security.handshake import Authentication, Challenge, ChooseMechanism, Fail, ListenerRules, SaslToken
 from sparklog.security.oauthbearer import KEYS_MAX, OAuthBearerServer, TokenRules, TokenVerifier, bearer_message
 from sparklog.security.principals import user
 from sparklog.security.sasl import OAUTHBEARER
 from sparklog.security.secrets import Secret
+from sparklog.security.token_source import USED_PART, TokenSource
 from tests.support.cases import for_each
 
 RSA_KEY, OTHER_KEY = (rsa.generate_private_key(65537, 2048) for _ in range(2))
@@ -258,3 +260,27 @@ def test_a_token_that_is_none_is_not_sent() -> None:
     for text in ("", "a b", "a\x01b", "ü"):
         with pytest.raises(InvalidConfigError):
             bearer_message(Secret(text))
+
+
+# A token is requested again when its part of the lifetime is over, or when a broker has refused it
+
+
+@pytest.mark.parametrize("lifetime_s", [100, 0])
+def test_a_token_is_reused_for_a_part_of_its_lifetime(lifetime_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, issued = 0.0, 0
+
+    def fetch(*_: Any, **__: Any) -> bytes:
+        nonlocal issued
+        issued += 1
+        return json.dumps({"access_token": f"t{issued}", "expires_in": lifetime_s}).encode()
+
+    monkeypatch.setattr("sparklog.security.token_source.fetch", fetch)
+    source = TokenSource(TokenEndpoint("https://localhost/token"), lambda: now_s)
+    assert source.token(1).reveal() == "t1"
+    if lifetime_s:
+        now_s = USED_PART * lifetime_s - 0.001
+        assert source.token(1).reveal() == "t1"
+    now_s = USED_PART * lifetime_s
+    assert source.token(1).reveal() == "t2"
+    source.forget()
+    assert source.token(1).reveal() == "t3"

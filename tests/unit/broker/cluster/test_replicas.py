@@ -1,4 +1,4 @@
-"""Changes of a broker's roles for its partitions."""
+"""Replicas of a broker: images, requests before the join, the throttle of copies."""
 
 from __future__ import annotations
 
@@ -8,13 +8,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from sparklog_broker.broker import Broker
 from sparklog_broker.cluster.replica import ClusterReplica
 from sparklog_broker.cluster.replicas import Replicas
-from sparklog_broker.cluster.replication_throttle import Quota
+from sparklog_broker.cluster.replication_throttle import Quota, is_throttled
 from sparklog_broker.config import make_config
 from sparklog_broker.counters.replication import ReplicationCounters
+from sparklog_broker.network.connection import Connection
+from sparklog_broker.pipeline import Pipeline
+from sparklog_broker.registry import HANDLERS
 
 from sparklog.environment.clock import SystemClock
+from sparklog.errors import BrokerNotAvailableError
+from sparklog.protocol.apis import APIS, Api
+from sparklog.protocol.codec import encode
+from sparklog.protocol.frames import RequestPrefix, decode_response_prefix
 from sparklog.replication.cluster_image import (
     BrokerImage,
     ClusterDelta,
@@ -27,6 +35,8 @@ from sparklog.replication.replica.follower import Follower
 from sparklog.replication.replica.model import NewImage, ReplicaConfig
 from sparklog.types import TopicPartition
 from tests.support.logs import open_log, records
+from tests.support.requests import Asking
+from tests.unit.broker.security.requests_about import NOT_THERE, REQUESTS_ABOUT, parts
 
 KEY = TopicPartition("events", 0)
 LIVES = {1: 10, 2: 20}
@@ -138,3 +148,76 @@ def test_an_image_with_one_new_topic_is_no_work_for_the_others() -> None:
         assert sorted(visited) == ["a", "b", "c", "d", "offline"]
 
     asyncio.run(scene())
+
+
+# Requests to a broker whose port answers before it has joined its cluster
+
+
+def test_a_request_is_answered_with_an_error_that_clients_try_again_after(tmp_path: Path) -> None:
+    codes: dict[Api, int] = {}
+
+    async def main() -> None:
+        broker = Broker.open(make_config({"data.dir": str(tmp_path / "data")}), asyncio.get_running_loop())
+        broker.start()
+        pipeline = Pipeline(broker, HANDLERS)
+        try:
+            for api in (api for api, spec in APIS.items() if not spec.is_before_join):
+                request, payload = parts(REQUESTS_ABOUT[api](NOT_THERE))
+                body = bytearray(encode(request) + payload)
+                prefix = RequestPrefix(api, APIS[api].version_max, 7, len(body) - len(payload), len(body))
+                reply = await pipeline.answer(prefix, memoryview(body), cast(Connection, Asking()))
+                assert reply is not None
+                head = b"".join(bytes(part) for part in reply.parts if isinstance(part, bytes))
+                codes[api] = decode_response_prefix(head, 1 << 20).error_code
+        finally:
+            broker.stop_waiting()
+            await broker.close()
+
+    asyncio.run(main())
+    assert set(codes.values()) == {BrokerNotAvailableError.code}, codes
+    assert BrokerNotAvailableError.retriable
+
+
+# The limit of copying replicas that are being added
+
+
+def test_without_a_rate_no_fetch_waits() -> None:
+    quota = Quota(lambda: 0)
+    assert quota.wait_ms() == 0
+
+
+def test_borrowed_bytes_are_paid_back() -> None:
+    now = [0]
+    quota = Quota(lambda: now[0])
+    quota.set_rate(1_000)
+    assert quota.wait_ms() == 0
+    quota.take(3_000)  # one second's worth was in stock
+    assert quota.wait_ms() == 2_001
+    now[0] = 2_000
+    assert quota.wait_ms() > 0
+    now[0] = 2_001
+    assert quota.wait_ms() == 0
+    now[0] = 60_000  # idle time is not saved up
+    assert quota.wait_ms() == 0
+    quota.take(2_000)
+    assert 0 < quota.wait_ms() <= 2_001
+
+
+def test_over_a_minute_the_rate_is_kept() -> None:
+    now = [0]
+    quota = Quota(lambda: now[0])
+    quota.set_rate(10_000)
+    taken = 0
+    while now[0] < 60_000:
+        wait_ms = quota.wait_ms()
+        if wait_ms:
+            now[0] += wait_ms
+        else:
+            quota.take(4_321)
+            taken += 4_321
+    assert 590_000 < taken < 620_000
+
+
+def test_only_replicas_that_are_added_and_out_of_sync() -> None:
+    partition = PartitionImage((3, 1, 2), 1, 4, 9, (1, 3), adding=(3, 4), removing=(2,))
+    assert [broker for broker in range(6) if is_throttled(partition, broker)] == [4]

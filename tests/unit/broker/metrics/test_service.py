@@ -1,4 +1,4 @@
-"""The pages and their answers in each state."""
+"""The service of metrics, its slices of work, and the state of the cluster."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from pathlib import Path
 import pytest
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import BrokerConfig, make_config
+from sparklog_broker.counters.replication import ReplicationCounters
 from sparklog_broker.metrics.exposition import Exposition
 from sparklog_broker.metrics.http_request import Refusal, Request
+from sparklog_broker.metrics.partition_rows import PartitionRow, Sums
 from sparklog_broker.metrics.service import MetricsService
+from sparklog_broker.metrics.slices import ITEMS_PER_LOOK, PAUSE_S, SLICE_S, Slices
 from sparklog_broker.metrics.watched import MetricSources
 from sparklog_broker.network.listening import ListenError
 
 from sparklog.environment import real_environment
 from sparklog.errors import InvalidConfigError
+from sparklog.replication.cluster_image import PartitionImage
 from tests.support.metrics import watched
 
 READY = Request(False, "/health/ready", "")
@@ -142,3 +146,105 @@ def test_the_loops_delay_is_measured(tmp_path: Path) -> None:
         assert b"\nsparklog_event_loop_delay_seconds_count 0.0\n" not in (await service.page(METRICS)).body
 
     run(scenario, config(tmp_path))
+
+
+# A scrape's thread lets the event loop have its turn
+
+
+class Machine:
+    """A clock, on which each item takes `item_s`, and sleeps are noted."""
+
+    def __init__(self, item_s: float) -> None:
+        self.now_s = 0.0
+        self.item_s = item_s
+        self.rests: list[float] = []
+
+    def rest(self, seconds: float) -> None:
+        self.rests.append(self.now_s)
+        self.now_s += seconds
+
+    def work(self, count: int) -> Slices:
+        slices = Slices(lambda: self.now_s, self.rest)
+        assert list(slices.each(self.items(count))) == list(range(count))
+        return slices
+
+    def items(self, count: int) -> list[int]:
+        return _Items(self, count)
+
+
+class _Items(list[int]):
+    def __init__(self, machine: Machine, count: int) -> None:
+        super().__init__(range(count))
+        self._machine = machine
+
+    def __iter__(self):  # type: ignore[no-untyped-def]
+        for item in super().__iter__():
+            self._machine.now_s += self._machine.item_s
+            yield item
+
+
+def test_little_work_is_one_slice() -> None:
+    machine = Machine(SLICE_S / 1000)
+    assert machine.work(500).count == 1
+    assert machine.rests == []
+
+
+def test_no_slice_is_much_longer_than_it_may() -> None:
+    item_s = SLICE_S / 20
+    machine = Machine(item_s)
+    slices = machine.work(2_000)
+    assert slices.count == len(machine.rests) + 1 > 50
+    ends = [0.0, *(rest + PAUSE_S for rest in machine.rests)]
+    longest_s = max(rest - end for rest, end in zip(machine.rests, ends, strict=False))
+    assert longest_s <= SLICE_S + (ITEMS_PER_LOOK + 1) * item_s
+
+
+def test_slow_items_are_slices_of_their_own() -> None:
+    machine = Machine(SLICE_S * 2)
+    assert machine.work(10 * ITEMS_PER_LOOK).count == 11
+
+
+# Numbers of replicas: their sources, and the counted changes
+
+
+def sums(*rows: PartitionRow) -> Sums:
+    found = Sums()
+    for row in rows:
+        found.add(row)
+    return found
+
+
+def test_only_the_leader_reports_the_common_state_of_replicas() -> None:
+    led = PartitionRow("t", 0, 3, 2, False, start=5, end=9, high_watermark=8, stable=7, size_bytes=100, min_in_sync=2)
+    followed = led._replace(number=1, leads=False)
+    both = sums(led, followed)
+    assert (both.held, both.partitions, both.size_bytes) == (2, 1, 200)
+    assert (both.replicas, both.in_sync, both.high_watermark, both.undecided) == (3, 2, 8, 1)
+    assert (both.under_replicated, both.under_min_isr, both.at_min_isr) == (1, 0, 1)
+
+
+def test_min_in_sync_replicas() -> None:
+    row = PartitionRow("t", 0, 3, 3, False, min_in_sync=2)
+    found = [sums(row._replace(in_sync=n)) for n in (3, 2, 1)]
+    assert [(s.under_min_isr, s.at_min_isr) for s in found] == [(0, 0), (0, 1), (1, 0)]
+    alone = sums(PartitionRow("t", 0, 1, 1, False))
+    assert (alone.under_min_isr, alone.at_min_isr) == (0, 0), "there is no spare replica to lose"
+
+
+def image(leader: int, epoch: int, *isr: int, recovering: bool = False) -> PartitionImage:
+    return PartitionImage((1, 2, 3), leader, epoch, epoch, isr, recovering=recovering)
+
+
+def test_counted_states() -> None:
+    counted = ReplicationCounters()
+    for before, after in (
+        (image(1, 3, 1, 2, 3), image(1, 3, 1, 2)),
+        (image(1, 3, 1, 2), image(1, 3, 1, 3)),  # one goes, another one comes
+        (image(2, 3, 1, 2), image(1, 4, 1)),  # another leader's doing
+        (image(1, 4, 1), image(1, 4, 1)),
+    ):
+        counted.count(before, after)
+    assert (counted.isr_shrinks, counted.isr_expands, counted.unclean_elections) == (2, 1, 0)
+    counted.count(image(-1, 4), image(1, 5, 1, recovering=True))
+    counted.count(image(1, 5, 1, recovering=True), image(1, 5, 1, recovering=True))
+    assert counted.unclean_elections == 1

@@ -1,12 +1,17 @@
-"""The next fetch leaves before the last answer is decoded; after any event, no record is lost or comes twice."""
+"""Fetches: ahead of the application, and in their turn."""
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
+import threading
 from typing import Any
 
 import pytest
 
 from sparklog.client.consumer.consumer import Consumer
+from sparklog.client.consumer.fetch_turn import FetchTurn
 from sparklog.errors import BrokerNotAvailableError
 from sparklog.protocol.apis import Api
 from sparklog.types import TopicPartition
@@ -104,3 +109,59 @@ def test_a_partition_that_is_resumed_is_not_forgotten(fake4: FakeBroker) -> None
         found += drain(consumer, 220 - len(found))
     assert values(found, 0) == list(range(200))
     assert values(found, 1) == list(range(20))
+
+
+# Whose turn it is at the socket: the poll's, or the background thread's
+
+
+def test_the_answer_is_waited_for_no_longer_than_it_may_take() -> None:
+    class _Late:
+        has_read_ahead = False
+        due = 100.0
+
+        def __init__(self, sock: socket.socket) -> None:
+            self._sock = sock
+
+        def fileno(self) -> int:
+            return self._sock.fileno()
+
+    now = 98.0
+    lock = threading.RLock()
+    turn = FetchTurn(lock, lambda: now)
+    ours, theirs = socket.socketpair()
+    connection: Any = _Late(ours)
+    with ours, theirs, lock:
+        turn.begin_poll()
+        assert not turn.is_polls(connection)  # the last answer was not small
+        turn.is_sparse = True
+        assert turn.is_polls(connection)
+        turn.go_to_socket()
+        assert not turn.is_readable(connection, 0)
+        turn.notify()
+        assert not turn.is_readable(connection, 60)  # told: it comes back at once
+        theirs.send(b"x")
+        assert turn.is_readable(connection, 60)
+        turn.leave_socket()
+        turn.end_poll()
+        assert turn.is_polls(connection)
+        now = 98.9
+        assert turn.is_polls(connection)
+        now = 99.1  # poll is not called, and the background thread needs time before the answer is late
+        assert not turn.is_polls(connection)
+        turn.begin_poll()
+        assert turn.is_polls(connection)
+        now = 100.1
+        assert not turn.is_polls(connection)
+        turn.close()
+
+
+# Imports of a consumer's first use: every process that reads pays for them, each Spark worker too
+
+
+def test_a_consumer_imports_no_module_of_the_brokers_storage() -> None:
+    code = (
+        "import sys, sparklog; sparklog.Consumer; "
+        "print(sorted(m for m in sys.modules if m.startswith(('sparklog.log.', 'sparklog.metadata.', 'sqlite3'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "['sparklog.log.tiering', 'sparklog.log.tiering.cache_directory']"

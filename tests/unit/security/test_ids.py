@@ -1,10 +1,16 @@
-"""A producer id belongs to its principal, on every broker, and to no other."""
+"""Producer ids with an owner, and ids of clients."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sparklog_broker.pipeline import client_id_of
 
+from sparklog import Admin, Consumer, Producer
+from sparklog.errors import InvalidConfigError, InvalidRequestError
+from sparklog.protocol.messages import HandshakeRequest
+from sparklog.security.client_ids import CLIENT_ID_CHARS_MAX, check_client_id, printable_client_id
 from sparklog.security.owned_ids import SECRET_BYTES, belongs_to, is_owned, number_of, owned_id
 from sparklog.security.principals import ANONYMOUS, Principal, user
 from sparklog.types import PRODUCER_ID_END
@@ -54,3 +60,32 @@ def test_owned_ids_begin_at_the_end_of_the_others() -> None:
 def test_other_ids_are_numbers(producer_id: int) -> None:
     assert not is_owned(producer_id)
     assert number_of(producer_id) == producer_id
+
+
+# Client ids: short and printable, at the client and at the broker
+
+
+HOSTILE = ["a\nb", "a\r", "\x1b[2J", "\u202eabc", "\u2028", "a\x00", "\x85", "x" * (CLIENT_ID_CHARS_MAX + 1)]
+
+
+@for_each("text", ["", "etl-1", "Lagerbestände 7", "x" * CLIENT_ID_CHARS_MAX])
+def test_valid_client_ids(text: str) -> None:
+    assert check_client_id(text) == text
+    assert client_id_of(HandshakeRequest("sparklog-python", client_id=text)) == (text or "sparklog-python")
+
+
+@for_each("text", HOSTILE, ids=lambda t: ascii(t)[:12])
+def test_invalid_client_ids(text: str) -> None:
+    for make in (Producer, Consumer, Admin):
+        with pytest.raises(InvalidConfigError, match=r"client\.id"):
+            make("127.0.0.1:1", client_id=text)
+    for hello in (HandshakeRequest("a", client_id=text), HandshakeRequest(text)):
+        with pytest.raises(InvalidRequestError, match="printable"):
+            client_id_of(hello)
+
+
+@for_each("text", ["", "a\tb", "\ufeffx", "\u202eabc", "\0" * 200, "x" * 300, "é\n"], ids=ascii)
+def test_an_escaped_client_id_is_one(text: str) -> None:
+    escaped = printable_client_id(text)
+    assert check_client_id(escaped) == escaped
+    assert bool(escaped) == bool(text)

@@ -1,4 +1,4 @@
-"""Choice of the broker to ask for leaders and coordinators: not first the broker that has just failed."""
+"""Requests to all brokers; coordinators that are remembered, and brokers that are in doubt."""
 
 from __future__ import annotations
 
@@ -10,8 +10,16 @@ import pytest
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.coordinator_key import group_key
-from sparklog.client.net.retry import Retries, RetryPolicy, request_until
+from sparklog.client.net.remembered_coordinators import (
+    DOUBTED_MAX,
+    KEYS_MAX,
+    SUSPECT_FOR_S,
+    CoordinatorAnswer,
+    RememberedCoordinators,
+)
+from sparklog.client.net.retry import Retries, RetryPolicy, of_all_brokers, request_until
 from sparklog.errors import (
+    BrokerNotAvailableError,
     CoordinatorLoadingError,
     CoordinatorNotAvailableError,
     NotCoordinatorError,
@@ -22,7 +30,118 @@ from sparklog.protocol.group_messages import FindCoordinatorResponse, OffsetFetc
 from tests.unit.client.fake_broker import DROP
 from tests.unit.client.fake_cluster import FakeCluster
 
+ONE, TWO = Endpoint("a", 1), Endpoint("b", 2)
+PARTS = {ONE: ["x"], TWO: ["y", "z"]}
+
+
+class Brokers:
+    """The second one is dead, and not missed before it is asked for the third time."""
+
+    def __init__(self) -> None:
+        self.there = [ONE, TWO]
+        self.now_s = 0.0
+        self.asked: list[Endpoint] = []
+        self.parts = dict(PARTS)
+
+    def brokers(self, *, timeout_ms: int) -> list[Endpoint]:
+        return self.there
+
+    def ask(self, broker: Endpoint | None, timeout_ms: int) -> list[str]:
+        assert broker is not None
+        self.asked.append(broker)
+        if broker == TWO:
+            if self.asked.count(TWO) == 3:
+                self.there = [ONE]
+                self.parts[ONE] = ["x", "y", "z"]
+            raise BrokerNotAvailableError("no broker")
+        return self.parts[broker]
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+def asked_of(brokers: Any, ask: Any, timeout_ms: int = 30_000) -> list[str]:
+    attempts = Retries(RetryPolicy.within(timeout_ms), sleep=brokers.sleep, clock=lambda: brokers.now_s)
+    return of_all_brokers(brokers, ask, attempts)
+
+
+def test_all_brokers_are_queried() -> None:
+    assert asked_of(Brokers(), lambda broker, _: PARTS[broker]) == ["x", "y", "z"]
+
+
+def test_items_of_a_dead_broker_come_from_the_others() -> None:
+    brokers = Brokers()
+    assert asked_of(brokers, brokers.ask) == ["x", "y", "z"]
+    assert brokers.asked == [ONE, TWO] * 3 + [ONE]
+
+
+def test_the_last_error_is_raised_when_the_time_is_over() -> None:
+    def gone(broker: Endpoint, timeout_ms: int) -> list[str]:
+        raise BrokerNotAvailableError("no broker")
+
+    brokers = Brokers()
+    with pytest.raises(BrokerNotAvailableError, match="no broker"):
+        asked_of(brokers, gone, 1_000)
+    assert 0.5 < brokers.now_s < 1
+
+
+# Trust in brokers about coordinators: not first the broker that was wrong, nor one that never gets ready
+
+
+A, B, C = (Endpoint("127.0.0.1", port) for port in (1, 2, 3))
 KEY = group_key("readers")
+
+
+def test_a_coordinator_is_kept_until_it_is_wrong() -> None:
+    known = RememberedCoordinators()
+    assert known.get(KEY) is None
+    known.remember(KEY, CoordinatorAnswer(A, B))
+    assert known.get(KEY) == CoordinatorAnswer(A, B)
+    known.forget(KEY, CoordinatorAnswer(A, B), 0.0, unready=False)
+    assert known.get(KEY) is None
+
+
+def test_a_broker_that_named_a_wrong_coordinator_is_tried_last() -> None:
+    known = RememberedCoordinators()
+    known.forget(KEY, CoordinatorAnswer(A, B), 100.0, unready=False)
+    assert known.order([A, B, C], 100.0) == [A, C, B], "the one that says that it coordinates nothing was right"
+
+
+def test_a_coordinator_that_never_gets_ready_is_tried_last() -> None:
+    known = RememberedCoordinators()
+    known.forget(KEY, CoordinatorAnswer(A, A), 100.0, unready=True)
+    assert known.order([A, B, C], 101.0) == [B, C, A]
+    known.forget(KEY, CoordinatorAnswer(C, B), 102.0, unready=True)
+    assert known.order([A, B, C], 103.0) == [A, B, C], "all are doubted: the one that has been longest comes first"
+    known.forget(KEY, CoordinatorAnswer(A, A), 104.0, unready=True)
+    assert known.order([A, B, C], 104.0) == [B, C, A]
+
+
+def test_a_doubt_ends() -> None:
+    known = RememberedCoordinators()
+    known.doubt(A, 100.0)
+    known.doubt(None, 100.0)
+    assert known.order([A, B], 100.0 + SUSPECT_FOR_S - 1) == [B, A]
+    assert known.order([A, B], 100.0 + SUSPECT_FOR_S) == [A, B]
+
+
+def test_results_of_a_later_look_up_stay() -> None:
+    known = RememberedCoordinators()
+    known.remember(KEY, CoordinatorAnswer(C, B))
+    known.forget(KEY, CoordinatorAnswer(A, A), 100.0, unready=True)
+    assert known.get(KEY) == CoordinatorAnswer(C, B)
+
+
+def test_it_is_bounded() -> None:
+    known = RememberedCoordinators()
+    for number in range(max(KEYS_MAX, DOUBTED_MAX) + 5):
+        known.remember(group_key(f"g{number}"), CoordinatorAnswer(A, B))
+        known.doubt(Endpoint("h", number + 1), float(number))
+    assert (len(known._answers), len(known._doubted_at)) == (KEYS_MAX, DOUBTED_MAX)
+    assert known.get(group_key("g0")) is None
+
+
+# Choice of the broker to ask for leaders and coordinators: not first the broker that has just failed
 
 
 @pytest.fixture
