@@ -315,7 +315,7 @@ def _server(
         broker.access,
         peers.authenticator,
         broker.throttling,
-        GatewayClaim("" if kafka is None else ", ".join(kafka.addresses)),
+        GatewayClaim(broker.environment.clock.monotonic_s, "" if kafka is None else ", ".join(kafka.addresses)),
         faults,
     ).answer
     server = Server(

@@ -140,7 +140,7 @@ class Pipeline:
         """
         self._broker = broker
         self._faults = faults
-        self._gateways = GatewayClaim() if gateways is None else gateways
+        self._gateways = gateways or GatewayClaim(broker.environment.clock.monotonic_s)
         self._requests = RequestCounters() if requests is None else requests
         self._handlers: dict[Api, Handler] = dict(handlers)
         self._controller = ControllerRequests(broker, self._handlers)

@@ -15,7 +15,6 @@ A broker with `kafka.listeners` starts its own gateway, whose connections name n
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -45,9 +44,9 @@ class Claimant(Protocol):
 class GatewayClaim:
     """The claim on one broker. Event-loop thread only."""
 
-    def __init__(self, own_gateway: str = "", clock_s: Callable[[], float] = time.monotonic) -> None:
-        """`own_gateway`: the addresses of the broker's own gateway; "" if it has none. `clock_s`: a monotonic clock in
-        s."""
+    def __init__(self, clock_s: Callable[[], float], own_gateway: str = "") -> None:
+        """`clock_s`: a monotonic clock in s. `own_gateway`: the addresses of the broker's own gateway; "" if it has
+        none."""
         self._own_gateway = own_gateway
         self._clock_s = clock_s
         self._connections: set[Claimant] = set()

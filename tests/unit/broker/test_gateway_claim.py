@@ -18,7 +18,7 @@ class Connection:
 
 
 def test_the_gateway_with_open_connections_has_the_claim() -> None:
-    claim = GatewayClaim()
+    claim = GatewayClaim(lambda: 0.0)
     first, second = Connection("a"), Connection("a")
     claim.check(first)
     claim.check(second)
@@ -36,7 +36,7 @@ def test_the_gateway_with_open_connections_has_the_claim() -> None:
 
 
 def test_unauthenticated_connections_cannot_claim() -> None:
-    claim = GatewayClaim()
+    claim = GatewayClaim(lambda: 0.0)
     stranger = Connection("a", is_identified=False)
     claim.check(stranger)
     client = Connection("b")
@@ -47,14 +47,14 @@ def test_unauthenticated_connections_cannot_claim() -> None:
 
 
 def test_a_broker_with_a_gateway_of_its_own_takes_no_other() -> None:
-    claim = GatewayClaim("kafka.PLAINTEXT://127.0.0.1:9092")
+    claim = GatewayClaim(lambda: 0.0, "kafka.PLAINTEXT://127.0.0.1:9092")
     with pytest.raises(PolicyViolationError, match=r"kafka\.PLAINTEXT://127"):
         claim.check(Connection("a"))
 
 
 def test_a_silent_gateway_with_open_connections_loses_its_claim_after_a_session() -> None:
     now_s = [100.0]
-    claim = GatewayClaim(clock_s=lambda: now_s[0])
+    claim = GatewayClaim(lambda: now_s[0])
     silent, other = Connection("a"), Connection("b")
     claim.check(silent)
     now_s[0] += CLAIM_SESSION_S
@@ -77,7 +77,7 @@ def test_a_silent_gateway_with_open_connections_loses_its_claim_after_a_session(
 
 def test_refused_and_unauthenticated_requests_do_not_extend_a_claim() -> None:
     now_s = [0.0]
-    claim = GatewayClaim(clock_s=lambda: now_s[0])
+    claim = GatewayClaim(lambda: now_s[0])
     claim.check(Connection("a"))
     now_s[0] = CLAIM_SESSION_S
     claim.check(Connection("a", is_identified=False))
@@ -85,7 +85,7 @@ def test_refused_and_unauthenticated_requests_do_not_extend_a_claim() -> None:
 
 
 def test_closed_connections_are_not_kept() -> None:
-    claim = GatewayClaim()
+    claim = GatewayClaim(lambda: 0.0)
     for _ in range(3 * PRUNED_FROM):
         connection = Connection("a")
         claim.check(connection)

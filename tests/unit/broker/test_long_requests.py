@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from sparklog_broker.network.gateway_claim import GatewayClaim
 from sparklog_broker.network.long_requests import DECODED_BYTES_PER_BYTE, LongRequests
 from sparklog_broker.network.reply import Response
 from sparklog_broker.pipeline import HEADER_BYTES_MAX, Pipeline, check_header_size
@@ -187,7 +188,7 @@ def test_long_requests_are_not_decoded_before_their_turn(api: Api, request_: Mes
             time_slices=LoopTimeSlices(loop, clock=loop.time),
             long_requests=LongRequests(2 * len(header) * DECODED_BYTES_PER_BYTE),
         )
-        pipeline = Pipeline(cast(Any, broker), {api: handler})
+        pipeline = Pipeline(cast(Any, broker), {api: handler}, gateways=GatewayClaim(lambda: 0.0))
         prefix = RequestPrefix(api, APIS[api].version_max, 7, len(header), len(header))
         await asyncio.gather(*(pipeline.answer(prefix, memoryview(header), cast(Any, Asking())) for _ in range(10)))
 
@@ -230,7 +231,7 @@ def test_impossible_names_are_refused_as_they_are_read(api: Api, longest: Any) -
         raise AssertionError("must not be called")
 
     header = encode(longer, version)
-    pipeline = Pipeline(cast(Any, SimpleNamespace(cluster=None)), {api: handler})
+    pipeline = Pipeline(cast(Any, SimpleNamespace(cluster=None)), {api: handler}, gateways=GatewayClaim(lambda: 0.0))
     prefix = RequestPrefix(api, version, 7, len(header), len(header))
     reply = asyncio.run(pipeline.answer(prefix, memoryview(header), cast(Any, Asking())))
     assert reply is not None

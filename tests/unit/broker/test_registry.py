@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from sparklog_broker.network.connection import Connection
+from sparklog_broker.network.gateway_claim import GatewayClaim
 from sparklog_broker.network.reply import Reply
 from sparklog_broker.pipeline import Pipeline
 from sparklog_broker.registry import HANDLERS
@@ -25,7 +26,9 @@ from tests.support.requests import Asking
 def answer(handler: Any, header: bytes | None = None) -> Reply:
     body = bytearray(encode(HandshakeRequest()) if header is None else header)
     prefix = RequestPrefix(Api.HANDSHAKE, 0, 7, len(body), len(body))
-    pipeline = Pipeline(cast(Any, SimpleNamespace(cluster=None)), {Api.HANDSHAKE: handler})
+    pipeline = Pipeline(
+        cast(Any, SimpleNamespace(cluster=None)), {Api.HANDSHAKE: handler}, gateways=GatewayClaim(lambda: 0.0)
+    )
     reply = asyncio.run(pipeline.answer(prefix, memoryview(body), cast(Connection, Asking())))
     assert reply is not None
     return reply

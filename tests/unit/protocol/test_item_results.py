@@ -25,7 +25,7 @@ PAYLOAD = memoryview(b"abbccc")
 DENIED = TopicAuthorizationFailedError("Write is not allowed")
 
 
-def test_the_payload_of_denied_items_is_left_out() -> None:
+def test_denied_items_have_no_payload() -> None:
     for denied, partitions, payload in (
         ({1}, ["a", "c"], b"accc"),
         ({0, 2}, ["b"], b"bb"),
