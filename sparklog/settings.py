@@ -91,7 +91,7 @@ class Setting(Struct, frozen=True):
         plain = isinstance(value, str | numbers.Real | os.PathLike)  # not None, not a list: they have a text, too
         parsed: Value
         try:
-            if not plain:
+            if not plain or (expected in (int, float) and not str(value).isascii()):
                 raise ValueError
             if expected is bool:
                 parsed = _parse_bool(value)

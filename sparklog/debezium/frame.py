@@ -19,8 +19,6 @@ from sparklog.debezium.changes import (
 )
 from sparklog.debezium.events import EventReader
 
-UNAVAILABLE_COLUMN = "__unavailable"
-
 
 def unwrap_frame(frame: Any, layout: Layout, column: str, key_column: str | None, latest: Any, truncate: str) -> Any:
     """Return a DataFrame of the changed rows. The events of a key must be in order in one partition of the frame, as
@@ -32,33 +30,44 @@ def unwrap_frame(frame: Any, layout: Layout, column: str, key_column: str | None
 
     assert layout.schema is not None
     rows = layout.schema.append(pa.field(OPERATION_COLUMN, pa.string()))
-    rows = rows if latest is None else rows.append(pa.field(UNAVAILABLE_COLUMN, pa.list_(pa.string())))
+    prefix = _prefix_of_no(layout.schema.names)
+    unavailable = "" if latest is None else f"{prefix}unavailable"
+    rows = rows.append(pa.field(unavailable, pa.list_(pa.string()))) if unavailable else rows
     # not the types of the DDL: tasks cannot return VARCHAR and CHAR, and a row lacks columns that are NOT NULL
     output = from_arrow_schema(rows, prefer_timestamp_ntz=True)
     keys = F.col(_quoted(key_column)) if key_column in frame.columns else F.lit(None)
     events = frame.select(F.col(_quoted(column)).cast("string").alias("value"), keys.cast("string").alias("key"))
-    unwrapped = events.mapInArrow(_Unwrapping(layout, truncate, lets_unavailable=latest is not None), output)
-    return (
-        unwrapped if latest is None else _with_latest(unwrapped, latest, layout.schema.names, layout.key_columns or ())
-    )
+    unwrapped = events.mapInArrow(_Unwrapping(layout, truncate, unavailable), output)
+    return unwrapped if latest is None else _with_latest(unwrapped, latest, layout, prefix)
+
+
+def _prefix_of_no(names: Sequence[str]) -> str:
+    """Return a beginning for names of further columns that none of the `names` has, in upper or lower case."""
+    prefix = "__"
+    while any(name.lower().startswith(prefix) for name in names):
+        prefix += "_"
+    return prefix
 
 
 def _quoted(name: str | None) -> str:
     return "`" + (name or "").replace("`", "``") + "`"
 
 
-def _with_latest(rows: Any, latest: Any, names: Sequence[str], key_columns: Sequence[str]) -> Any:
-    """Return the rows with unavailable values taken from the rows of `latest` with the same key."""
+def _with_latest(rows: Any, latest: Any, layout: Layout, prefix: str) -> Any:
+    """Return the rows with unavailable values taken from the rows of `latest` with the same key. `prefix`: beginning of
+    the names of further columns."""
     from pyspark.sql import functions as F  # noqa: N812
 
+    assert layout.schema is not None
+    names, key_columns, unavailable = layout.schema.names, layout.key_columns or (), f"{prefix}unavailable"
     old = latest.select(
-        *(F.col(_quoted(k)).alias(f"__key_{i}") for i, k in enumerate(key_columns)),
-        *(F.col(_quoted(n)).alias(f"__old_{i}") for i, n in enumerate(names)),
-        F.lit(True).alias("__is_old"),
+        *(F.col(_quoted(k)).alias(f"{prefix}key_{i}") for i, k in enumerate(key_columns)),
+        *(F.col(_quoted(n)).alias(f"{prefix}old_{i}") for i, n in enumerate(names)),
+        F.lit(True).alias(f"{prefix}is_old"),
     )
-    is_same = F.size(UNAVAILABLE_COLUMN) > 0
+    is_same = F.size(unavailable) > 0
     for i, key in enumerate(key_columns):
-        is_same = is_same & F.col(_quoted(key)).eqNullSafe(F.col(f"__key_{i}"))
+        is_same = is_same & F.col(_quoted(key)).eqNullSafe(F.col(f"{prefix}key_{i}"))
     columns = []
     for i, name in enumerate(names):
         why = F.raise_error(
@@ -67,8 +76,8 @@ def _with_latest(rows: Any, latest: Any, names: Sequence[str], key_columns: Sequ
                 "placeholder, and neither an earlier change nor a row of latest= has the key"
             )
         )
-        value = F.when(F.col("__is_old"), F.col(f"__old_{i}")).otherwise(why)
-        is_unavailable = F.array_contains(UNAVAILABLE_COLUMN, name)
+        value = F.when(F.col(f"{prefix}is_old"), F.col(f"{prefix}old_{i}")).otherwise(why)
+        is_unavailable = F.array_contains(unavailable, name)
         columns.append(F.when(is_unavailable, value).otherwise(F.col(_quoted(name))).alias(name))
     return rows.join(old, is_same, "left").select(*columns, OPERATION_COLUMN)
 
@@ -76,10 +85,11 @@ def _with_latest(rows: Any, latest: Any, names: Sequence[str], key_columns: Sequ
 class _Unwrapping:
     """Function of Spark's tasks: batches of events to batches of rows."""
 
-    def __init__(self, layout: Layout, truncate: str, *, lets_unavailable: bool) -> None:
+    def __init__(self, layout: Layout, truncate: str, unavailable: str) -> None:
+        """`unavailable`: name of the column with the names of unavailable columns; "" if there must be none."""
         self._layout = layout
         self._truncate = truncate
-        self._lets_unavailable = lets_unavailable
+        self._unavailable = unavailable
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         reader = EventReader(truncate=self._truncate)
@@ -97,11 +107,11 @@ class _Unwrapping:
             yield from self._table(changes).to_batches()
 
     def _table(self, changes: Changes) -> pa.Table:
-        if not self._lets_unavailable:
+        if not self._unavailable:
             require_available(changes)
             return to_table(changes)
         names: list[list[str]] = [[] for _ in changes.events]
         for name, mask in changes.unavailable.items():
             for at in mask.nonzero()[0].tolist():
                 names[at].append(name)
-        return to_table(changes).append_column(UNAVAILABLE_COLUMN, pa.array(names, pa.list_(pa.string())))
+        return to_table(changes).append_column(self._unavailable, pa.array(names, pa.list_(pa.string())))

@@ -97,7 +97,10 @@ def test_parse(setting: s.Setting, given: object, parsed: s.Value) -> None:
 @pytest.mark.parametrize(
     ("setting", "given", "message"),
     [
-        *((WHOLE, v, "a whole number is needed") for v in ("", "x", "1.5", 1.5, True, None, [1], "_", "0x10", b"7")),
+        *(
+            (WHOLE, v, "a whole number is needed")
+            for v in ("", "x", "1.5", 1.5, True, None, [1], "_", "0x10", "\uff11", b"7")
+        ),
         *((SHARE, v, "a number is needed") for v in ("", "x", True, None, "nan", "inf", float("-inf"), {})),  # type: ignore[var-annotated]
         *((FLAG, v, "true or false is needed") for v in ("", "yes", 1, 0, "1", None, [True])),
         *((TEXT, v, "text is needed") for v in (None, ["x"], {"x": 1}, b"x")),

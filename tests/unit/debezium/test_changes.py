@@ -13,6 +13,7 @@ import sparklog
 from sparklog.debezium.changes import Changes, EarlierRows, Layout, changes_of, fill
 from sparklog.debezium.events import EventReader
 from sparklog.debezium.forms import hints_of
+from sparklog.debezium.frame import _prefix_of_no
 from sparklog.errors import DeserializationError
 from tests.support.cases import for_each
 from tests.unit.debezium.envelopes import PLACEHOLDER, event, field, in_base64, key
@@ -358,3 +359,7 @@ def test_colons_inside_of_text_are_no_fields() -> None:
         assert sparklog.unwrap_debezium([value], "id BIGINT, t STRING")[0]["t"] == text
     unknown = b'{"payload":{"op":"c","after":{"id":1}},"more":{"a":1}}'
     assert sparklog.unwrap_debezium([unknown], "id BIGINT")[0]["id"] == 1
+
+
+def test_further_columns_of_a_frame_have_names_of_no_column() -> None:
+    assert [_prefix_of_no(names) for names in (["id"], ["id", "__Old_0"], ["____x"])] == ["__", "___", "_____"]
