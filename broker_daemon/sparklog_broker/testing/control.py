@@ -24,6 +24,7 @@ from msgspec import Struct
 from sparklog.environment import Environment
 from sparklog.environment.clock import SystemClock
 from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError
+from sparklog.format.decoders import json_decoder
 from sparklog.security.listeners import is_local
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import format_address, parse_address
@@ -107,7 +108,7 @@ class Control:
 
     async def _advance(self, body: bytes) -> None:
         try:
-            ms = msgspec.json.decode(body, type=Advance).advance_ms
+            ms = json_decoder(Advance).decode(body).advance_ms
         except msgspec.MsgspecError as e:
             raise InvalidRequestError(f"{body[:200]!r} is no time: {e}") from e
         if not 0 <= ms <= ADVANCE_MS_MAX:

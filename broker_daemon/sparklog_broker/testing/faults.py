@@ -19,6 +19,7 @@ import msgspec
 from msgspec import Struct, structs
 
 from sparklog.errors import ERRORS, NAMES, InvalidRequestError, SparklogError
+from sparklog.format.decoders import json_decoder
 from sparklog.protocol.apis import APIS, Api
 
 COMMITS = (Api.OFFSET_COMMIT, Api.TXN_OFFSET_COMMIT, Api.END_TXN, Api.END_SHARED_TXN)
@@ -74,7 +75,7 @@ Fault = RequestFault | FullDisk
 def parse_fault(body: bytes) -> Fault:
     """Parse the JSON of a fault. Raises InvalidRequestError."""
     try:
-        fault: Fault = msgspec.json.decode(body, type=Fault)
+        fault: Fault = json_decoder(Fault).decode(body)  # type: ignore[arg-type]
     except msgspec.MsgspecError as e:
         raise InvalidRequestError(f"{body[:200]!r} is no fault: {e}") from e
     if isinstance(fault, FullDisk):

@@ -9,6 +9,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from sparklog.client.net.retry import RetryPolicy
 from sparklog.client.producer.producer import Producer
 from sparklog.client.producer.transaction_state import State, TransactionState
 from sparklog.errors import (
@@ -224,7 +225,7 @@ def test_an_unanswered_end_can_be_repeated_but_not_reversed(fake: FakeBroker) ->
         fake.hook = lambda api, message: ConcurrentTransactionsError.code if api is Api.END_TXN else None
         assert p._transactions is not None
         patient = p._transactions._policy
-        p._transactions._policy = patient._replace(timeout_ms=200)
+        p._transactions._policy = RetryPolicy.one_attempt(30_000)
         with pytest.raises(ConcurrentTransactionsError):
             p.commit_transaction()
         p._transactions._policy = patient
