@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -122,3 +122,16 @@ def fetched(wire: KafkaWire, topic: str, version: int = 12, *, offset: int = 0) 
     body = {"max_wait_ms": 0, "min_bytes": 0, "topics": topics, "forgotten_topics_data": []}
     found: dict[str, Any] = wire.ask("Fetch", version, body)["responses"][0]["partitions"][0]
     return found
+
+
+def codes_in(answer: Any) -> Iterator[int]:
+    """Yield all error codes of an answer."""
+    if isinstance(answer, dict):
+        for name, value in answer.items():
+            if name.endswith("error_code"):
+                yield value
+            else:
+                yield from codes_in(value)
+    elif isinstance(answer, list):
+        for value in answer:
+            yield from codes_in(value)

@@ -28,7 +28,7 @@ from sparklog.settings import MIB
 from sparklog.types import TopicPartition
 from tests.support.cases import for_each
 from tests.support.kafka_bodies import TOPIC, long_bodies, plain_body, unusual_bodies
-from tests.support.kafka_wire import KafkaWire, batch_of, batch_of_values, fetched, produce_body, produced
+from tests.support.kafka_wire import KafkaWire, batch_of, batch_of_values, codes_in, fetched, produce_body, produced
 from tests.support.waiting import PATIENCE_S
 
 
@@ -128,19 +128,6 @@ def test_new_partitions_are_validated_as_they_are_added(wire: KafkaWire, native:
     request = {"topics": [{"name": topic, "count": 4, "assignments": None}], "timeout_ms": 1_000, "validate_only": True}
     assert wire.ask("CreatePartitions", 0, request)["results"][0]["error_code"] == Kafka.NONE
     assert native.describe_topic(topic).partitions == 3
-
-
-def codes_in(answer: Any) -> Iterator[int]:
-    """All error codes of an answer."""
-    if isinstance(answer, dict):
-        for name, value in answer.items():
-            if name.endswith("error_code"):
-                yield value
-            else:
-                yield from codes_in(value)
-    elif isinstance(answer, list):
-        for value in answer:
-            yield from codes_in(value)
 
 
 @for_each("api", [served.api for served in served_apis().values()], ids=lambda api: str(api.name))

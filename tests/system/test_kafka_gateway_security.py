@@ -22,6 +22,7 @@ from sparklog.gateway.wire.errors import Kafka
 from sparklog.gateway.wire.schema import REQUEST, RESPONSE, messages
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.principals import user
+from tests.support.kafka_wire import codes_in
 from tests.support.waiting import PATIENCE_S, until
 from tests.system.kafka_requests_about import LAST_VERSION_ONLY, REQUESTS_ABOUT, Names
 from tests.system.secure_broker import PASSWORD, SecureBroker, now, write_identity
@@ -321,19 +322,6 @@ def test_changes_need_the_right_of_the_operation_not_that_to_describe(secure: Se
             assert Kafka.TOPIC_AUTHORIZATION_FAILED not in set(codes_in(changer.call(api, body, version))), api
             if "validate_only" in body:
                 assert set(codes_in(changer.call(api, body, version))) == {Kafka.NONE}, api
-
-
-def codes_in(answer: Any) -> Iterator[int]:
-    """Yield all error codes of an answer."""
-    if isinstance(answer, dict):
-        for name, value in answer.items():
-            if name.endswith("error_code"):
-                yield value
-            else:
-                yield from codes_in(value)
-    elif isinstance(answer, list):
-        for value in answer:
-            yield from codes_in(value)
 
 
 def test_a_client_without_permissions_gets_the_same_answers_about_existing_and_missing_names(
