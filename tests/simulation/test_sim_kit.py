@@ -29,7 +29,7 @@ class Worker:
 
     def __init__(self, poll: Callable[[Worker, Any], None]) -> None:
         self.work: dict[int, int] = {}
-        """How often each number was worked on."""
+        """Number of times that each number was worked on."""
         self._poll = poll
 
     def do(self, value: bytes | None) -> None:
