@@ -28,6 +28,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -227,17 +228,16 @@ def _masked_json(value: bytes | None, fields: Sequence[str], key: bytes) -> byte
     if value is None:
         return None
     try:
-        content = json.loads(value)
-    except ValueError:
-        content = None
-    if not isinstance(content, dict):
+        content: dict[str, Any] = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise InvalidRequestError(
             f"mask {', '.join(fields)}: a value of the topic is no JSON object: mask `value` itself"
-        )
+        ) from e
     for name in fields:
-        if content.get(name) is not None:
-            content[name] = f"m-{_digest(str(content[name]).encode(), key).hex()}"
-    return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+        field = json.loads(bytes(content.get(name, b"null")))
+        if field is not None:
+            content[name] = f"m-{_digest(str(field).encode(), key).hex()}"
+    return msgspec.json.encode(content)  # the other fields stay as they are, byte by byte
 
 
 def _digest(value: bytes, key: bytes) -> bytes:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sparklog.errors import InvalidRequestError
-from sparklog.testing._cases import _masked
+from sparklog.testing._cases import _masked, _masked_json
 from tests.support.cases import for_each
 
 KEY, OTHER = b"k" * 32, b"o" * 32
@@ -75,3 +75,10 @@ def test_columns_that_cannot_be_masked_are_refused() -> None:
         masked(["phone"])
     with pytest.raises(InvalidRequestError, match="double has no pseudonyms"):
         masked(["amount"])
+
+
+def test_fields_of_json_beside_the_masked_ones_keep_their_text() -> None:
+    row = _masked_json(b'{"email":"ann@x","n":0.12345678901234567890,"gone":null}', ["email", "gone"], KEY)
+    assert row is not None
+    assert row.endswith(b'"n":0.12345678901234567890,"gone":null}')
+    assert b"ann" not in row
