@@ -194,8 +194,8 @@ def test_a_case_is_masked_and_replayed(broker: KitBroker, tmp_path: Path, monkey
     rows = sorted(broker.rows("again"), key=lambda row: row["cups"])
     assert [row["cups"] for row in rows] == [0, 1, 2]
     assert rows[0]["email"] == rows[2]["email"] != rows[1]["email"]
-    times_s = [at.as_py().timestamp() for at in pq.read_table(path)["_timestamp"]]
-    assert sum(pauses) == pytest.approx((times_s[-1] - times_s[0]) / 60)
+    times = pq.read_table(path)["_timestamp"].to_pylist()
+    assert sum(pauses) == pytest.approx((times[-1] - times[0]).total_seconds() / 60)
     with pytest.raises(InvalidRequestError, match="is no case"):
         pq.write_table(pq.read_table(path).replace_schema_metadata(), tmp_path / "other.parquet")
         replay(tmp_path / "other.parquet", broker)

@@ -48,7 +48,6 @@ EXCEPTIONS = {
     "test_a_silent_broker_is_abandoned_after_the_request_timeout_and_retried": EXPIRES,
     "unit/client/producer/test_producer.py::test_buffer_memory_blocks_and_then_raises": EXPIRES,
     "unit/client/producer/test_transactions.py::test_records_that_time_out_fail_the_transaction_for_good": EXPIRES,
-    "unit/client/producer/test_transactions.py::test_an_unanswered_end_can_be_repeated_but_not_reversed": EXPIRES,
     "unit/client/test_arguments.py::test_every_wrong_argument_of_a_client_is_named": EXPIRES,
     "unit/client/test_dropped.py::test_undeliverable_records_are_logged": EXPIRES,
     "unit/gateway/test_classic_group.py::test_a_member_that_is_silent_is_removed": NO_CLOCK,
