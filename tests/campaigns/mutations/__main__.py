@@ -1,8 +1,9 @@
 """Breaks rules of the product one by one, and shows which tests find the break.
 
 `python -m tests.campaigns.mutations` runs the breaks of `rules.toml`, `--sample N` some of them at random, `--random N`
-draws new ones. Each break is made in a copy of the tree, never in the work tree. The exit code is 1 if a break is
-missed.
+draws new ones. Each break is made in a copy of the tree, never in the work tree. With `--gate` the whole gate runs with
+up to GROUP breaks that the quick tests miss, and each of them is tried with the tests that failed. The exit code is 1
+if a break is missed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.campaigns.mutations.breaking import PRODUCT, Break, random_breaks
@@ -27,7 +27,10 @@ from tests.campaigns.mutations.breaking import PRODUCT, Break, random_breaks
 ROOT = Path(__file__).resolve().parents[3]
 RULES = Path(__file__).with_name("rules.toml")
 TIMEOUT_S = 3600
-GATE = ("tests", "-n", "4", "--dist", "loadscope", "--no-loadscope-reorder")
+GROUP = 5
+FAILURES_MAX = 40
+"""Failed tests of a gate, after which it ends."""
+GATE = ("tests", "-n", "4", "--dist", "loadscope", "--no-loadscope-reorder", f"--maxfail={FAILURES_MAX}")
 QUICK_MODULES_MAX = 6
 FOLDERS = (
     "sparklog/format",
@@ -91,7 +94,7 @@ def main() -> int:
     parser.add_argument(
         "--gate",
         action="store_true",
-        help="first those of --quick, then those of the folder, then the whole gate for what they miss",
+        help="first those of --quick, then the whole gate for what they miss",
     )
     parser.add_argument("--workers", type=int, default=2, help="breaks that are tried at the same time")
     parser.add_argument("--list", action="store_true", help="show the breaks, try none")
@@ -104,55 +107,62 @@ def main() -> int:
         if given.sample:
             chosen = random.Random(given.seed).sample(chosen, min(given.sample, len(chosen)))
     tests = tuple(filter(None, given.tests.split(",")))
-    chosen = [b._replace(tests=tests or b.tests or tests_of(b.file, quick=given.quick)) for b in chosen]
+    quick = given.quick or given.gate
+    chosen = [b._replace(tests=tests or b.tests or tests_of(b.file, quick=quick)) for b in chosen]
     if given.list:
         for one in chosen:
             print(f"{_described(one)}\n  {' '.join(one.tests)}")
         return 0
-    missed = _try_all(chosen, given.workers, _stages if given.gate else lambda one: (one.tests,))
-    print(f"{len(chosen) - missed} of {len(chosen)} breaks are noticed", flush=True)
+    missed = _try_all(chosen, given.workers)
+    if given.gate:
+        missed = _try_gate(missed)
+    print(f"{len(chosen) - len(missed)} of {len(chosen)} breaks are noticed", flush=True)
     return 1 if missed else 0
 
 
-def _stages(one: Break) -> tuple[tuple[str, ...], ...]:
-    """Return the arguments of the runs that try a break, from the quickest to the whole gate."""
-    return tests_of(one.file, quick=True), tests_of(one.file), GATE
-
-
-def _try_all(chosen: list[Break], workers: int, stages: Callable[[Break], tuple[tuple[str, ...], ...]]) -> int:
-    """Try the breaks in `workers` copies of the tree, each until a stage's tests notice it. Returns the number of
-    breaks that no test notices."""
+def _try_all(chosen: list[Break], workers: int) -> list[Break]:
+    """Try the breaks in `workers` copies of the tree, each with its tests. Returns those that no test notices."""
     waiting: queue.SimpleQueue[Break] = queue.SimpleQueue()
     for one in chosen:
         waiting.put(one)
     missed: list[Break] = []
-    lock = threading.Lock()
 
     def work() -> None:
         with tempfile.TemporaryDirectory(prefix="mutations-") as directory:
             tree = _copy(Path(directory) / "tree")
-            while not waiting.empty():
+            while True:
                 try:
                     one = waiting.get_nowait()
                 except queue.Empty:
                     return
-                began_s = time.monotonic()
-                for tests in stages(one):
-                    noticed, by = _try(one, tests, tree)
-                    if noticed:
-                        break
-                with lock:
-                    if not noticed:
-                        missed.append(one)
-                    verdict = f"noticed by {by}" if noticed else f"MISSED by {by or ' '.join(tests)}"
-                    print(f"{_described(one)}\n  {verdict} ({time.monotonic() - began_s:.0f} s)", flush=True)
+                if not _is_noticed(one, one.tests, tree):
+                    missed.append(one)
 
     threads = [threading.Thread(target=work) for _ in range(max(1, min(workers, len(chosen))))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return len(missed)
+    return missed
+
+
+def _try_gate(chosen: list[Break]) -> list[Break]:
+    """Try the breaks with the whole gate, GROUP of them in one run. Returns those that no test notices."""
+    missed: list[Break] = []
+    with tempfile.TemporaryDirectory(prefix="mutations-") as directory:
+        tree = _copy(Path(directory) / "tree")
+        for start in range(0, len(chosen), GROUP):
+            group = chosen[start : start + GROUP]
+            while group:
+                failed = _failed_tests(group, GATE, tree)
+                flaky = _failed_tests([], failed, tree) if failed else ()
+                tests = tuple(test for test in failed if test not in flaky)
+                left = [one for one in group if not tests or not _is_noticed(one, tests, tree)]
+                if len(left) == len(group) or len(failed) < FAILURES_MAX:
+                    break
+                group = left
+            missed += left
+    return missed
 
 
 def _copy(tree: Path) -> Path:
@@ -167,29 +177,42 @@ def _copy(tree: Path) -> Path:
     return tree
 
 
-def _try(one: Break, tests: tuple[str, ...], tree: Path) -> tuple[bool, str]:
-    """Return True and the first failed test if the tests notice a break. A timeout of the run is no notice: each test
-    has one of its own."""
-    path = tree / one.file
-    source = path.read_text(encoding="utf-8")
-    assert source.count(one.old) == 1, f"{one.file} has {source.count(one.old)} times: {one.old}"
+def _is_noticed(one: Break, tests: tuple[str, ...], tree: Path) -> bool:
+    """Print whether one of the tests fails with a break, and not without it. Returns that."""
+    began_s = time.monotonic()
+    failed = _failed_tests([one], ("-x", *tests), tree)
+    noticed = bool(failed) and not _failed_tests([], failed, tree)
+    verdict = f"noticed by {failed[0]}" if noticed else f"MISSED by {' '.join(tests)}"
+    note = ", which fails without the break, too" if failed and not noticed else ""
+    print(f"{_described(one)}\n  {verdict}{note} ({time.monotonic() - began_s:.0f} s)", flush=True)
+    return noticed
+
+
+def _failed_tests(broken: list[Break], tests: tuple[str, ...], tree: Path) -> tuple[str, ...]:
+    """Return the tests that fail with some breaks; the arguments if the run ends in an error without one. A timeout of
+    the run is no failure: each test has one of its own. Raises RuntimeError if pytest cannot run the tests."""
+    paths = {one.file: (tree / one.file).read_text(encoding="utf-8") for one in broken}
     # processes that a test starts import the copy, too
     searched = os.pathsep.join(str(tree / folder) for folder in (".", "datasource", "broker_daemon"))
     environment = {**os.environ, "PYTHONPATH": searched, "PYTHONDONTWRITEBYTECODE": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "--no-header"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", *tests]
     try:
-        _write(path, source.replace(one.old, one.new))
-        ran = _run([*command, *tests], tree, environment)
+        for one in broken:
+            source = (tree / one.file).read_text(encoding="utf-8")
+            assert source.count(one.old) == 1, f"{one.file} has {source.count(one.old)} times: {one.old}"
+            _write(tree / one.file, source.replace(one.old, one.new))
+        ran = subprocess.run(
+            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return ()
     finally:
-        _write(path, source)
-    if ran is None:
-        return False, f"a run of {TIMEOUT_S} s without an end"
+        for file, source in paths.items():
+            _write(tree / file, source)
     if ran.returncode not in (0, 1, 2):
         raise RuntimeError(f"pytest ended with {ran.returncode}: {ran.stdout[-2000:]}{ran.stderr[-2000:]}")
-    failed = re.findall(r"(?m)^(?:FAILED|ERROR) (\S+::\S+?)(?: - .*)?$", ran.stdout)
-    if failed and (again := _run([*command, failed[0]], tree, environment)) is not None and again.returncode == 1:
-        return False, f"{failed[0]}, which fails without the break, too"
-    return ran.returncode != 0, failed[0] if failed else "an error" if ran.returncode else ""
+    failed = tuple(re.findall(r"(?m)^(?:FAILED|ERROR) (\S+(?:::\S+?)?)(?: - .*)?$", ran.stdout))
+    return failed or (tests if ran.returncode else ())
 
 
 def _write(path: Path, source: str) -> None:
@@ -197,16 +220,6 @@ def _write(path: Path, source: str) -> None:
     path.write_text(source, encoding="utf-8")
     for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         compiled.unlink()
-
-
-def _run(command: list[str], tree: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str] | None:
-    """Return the result of a command; None if it takes longer than TIMEOUT_S."""
-    try:
-        return subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return None
 
 
 def _described(one: Break) -> str:
