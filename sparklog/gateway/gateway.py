@@ -21,7 +21,7 @@ from sparklog.gateway.groups.runtime import Groups
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.memory import ENTRY_BYTES, GatewayMemory, SlowClients
 from sparklog.gateway.refusals import Refusals
-from sparklog.gateway.wire.codec import Body
+from sparklog.kafka.wire.codec import Body
 from sparklog.protocol.apis import Api
 from sparklog.protocol.gateway import CLAIM_SESSION_S, OnBehalf
 from sparklog.protocol.topic_messages import BrokerEndpoint, MetadataRequest, MetadataResponse

@@ -19,8 +19,8 @@ from sparklog.gateway.handlers import (
     versions,
 )
 from sparklog.gateway.session import Handler, ServedApi
-from sparklog.gateway.wire.apis import Api
-from sparklog.gateway.wire.schema import REQUEST, messages
+from sparklog.kafka.wire.apis import Api
+from sparklog.kafka.wire.schema import REQUEST, messages
 
 HANDLERS: dict[str, Handler] = {
     "Produce": produce.produce,

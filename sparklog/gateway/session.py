@@ -20,11 +20,11 @@ from sparklog.gateway.backend.write_permissions import WritePermissions
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.memory import HeldRequest, Progress
 from sparklog.gateway.stream import ClientStream
-from sparklog.gateway.wire.apis import API_VERSIONS, PRODUCE, Api, RequestHead, frame, read_head
-from sparklog.gateway.wire.codec import LongMessageError, MalformedMessageError, Part, counting_decoder, encoder
-from sparklog.gateway.wire.error_answers import encoded_refusal, is_answerable, refusal_bytes, refused_entries
-from sparklog.gateway.wire.errors import Kafka
-from sparklog.gateway.wire.schema import REQUEST, RESPONSE
+from sparklog.kafka.wire.apis import API_VERSIONS, PRODUCE, Api, RequestHead, frame, read_head
+from sparklog.kafka.wire.codec import LongMessageError, MalformedMessageError, Part, counting_decoder, encoder
+from sparklog.kafka.wire.error_answers import encoded_refusal, is_answerable, refusal_bytes, refused_entries
+from sparklog.kafka.wire.errors import Kafka
+from sparklog.kafka.wire.schema import REQUEST, RESPONSE
 from sparklog.protocol.gateway import OnBehalf
 from sparklog.security.client_ids import printable_client_id
 from sparklog.security.listeners import Listener

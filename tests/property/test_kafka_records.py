@@ -14,11 +14,11 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 
 from sparklog.errors import SparklogError
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.gateway.records import compression
-from sparklog.gateway.records.batch_v2 import HEAD_BYTES, iterate_batches, read_head, write_batch
-from sparklog.gateway.records.decode import ROUNDS_MAX, decode_records
 from sparklog.gateway.records.encode import encode_records, timestamps_ms
 from sparklog.gateway.records.small import read_small, write_small
+from sparklog.kafka.records import compression
+from sparklog.kafka.records.batch_v2 import HEAD_BYTES, iterate_batches, read_head, write_batch
+from sparklog.kafka.records.decode import ROUNDS_MAX, decode_records
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 LIMIT = 64 * 1024 * 1024

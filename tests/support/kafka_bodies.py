@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 from uuid import UUID
 
-from sparklog.gateway.wire.schema import REQUEST, Field, messages
+from sparklog.kafka.wire.schema import REQUEST, Field, messages
 from tests.support.kafka_wire import batch_of_values
 
 TOPIC = "walk"

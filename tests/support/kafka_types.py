@@ -1,4 +1,4 @@
-"""Generates the types of the gateway's messages (`sparklog/gateway/wire/requests.py` and `responses.py`) from the table
+"""Generates the types of the gateway's messages (`sparklog/kafka/wire/requests.py` and `responses.py`) from the table
 of messages: `python -m tests.support.kafka_types`.
 
 A key is required if every served version has the field; in a response only if the field also has no default. The
@@ -12,9 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sparklog.gateway.wire.schema import REQUEST, RESPONSE, Field, Versions, messages
+from sparklog.kafka.wire.schema import REQUEST, RESPONSE, Field, Versions, messages
 
-FOLDER = Path(__file__).parents[2] / "sparklog/gateway/wire"
+FOLDER = Path(__file__).parents[2] / "sparklog/kafka/wire"
 FILES = {REQUEST: FOLDER / "requests.py", RESPONSE: FOLDER / "responses.py"}
 _SIMPLE = {
     "bool": "bool",
@@ -55,7 +55,7 @@ from collections.abc import Sequence
 from typing import NotRequired, TypedDict
 from uuid import UUID
 
-from sparklog.gateway.wire.codec import Part
+from sparklog.kafka.wire.codec import Part
 ''',
 }
 

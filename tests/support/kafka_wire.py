@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from sparklog.gateway.records.batch_v2 import COMPRESSION, write_batch
 from sparklog.gateway.records.small import write_small
-from sparklog.gateway.wire.apis import API_VERSIONS
-from sparklog.gateway.wire.codec import decoder, encoder, partial_decoder
-from sparklog.gateway.wire.schema import REQUEST, RESPONSE, messages
+from sparklog.kafka.records.batch_v2 import COMPRESSION, write_batch
+from sparklog.kafka.wire.apis import API_VERSIONS
+from sparklog.kafka.wire.codec import decoder, encoder, partial_decoder
+from sparklog.kafka.wire.schema import REQUEST, RESPONSE, messages
 from tests.support.waiting import PATIENCE_S
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sparklog.gateway.records.batch_v2 import write_batch
 from sparklog.gateway.records.small import write_small
+from sparklog.kafka.records.batch_v2 import write_batch
 
 TOPIC, BROKER = 2, 4
 """Kafka's numbers of the types of resources."""

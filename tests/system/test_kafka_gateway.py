@@ -482,9 +482,9 @@ class KafkaRequest:
 
     def batch_error(self, topic: str, records: bytes, codec: int = 0, count: int = 1) -> str:
         """The text of the error for a batch."""
-        from sparklog.gateway.records.batch_v2 import write_batch
-        from sparklog.gateway.wire.codec import decoder, encoder
-        from sparklog.gateway.wire.schema import REQUEST, RESPONSE
+        from sparklog.kafka.records.batch_v2 import write_batch
+        from sparklog.kafka.wire.codec import decoder, encoder
+        from sparklog.kafka.wire.schema import REQUEST, RESPONSE
 
         batch = write_batch(
             [records], base_offset=0, leader_epoch=0, attributes=codec, last_offset_delta=count - 1,

@@ -9,9 +9,9 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
 import sparklog
 from sparklog.client.local import LocalBroker
-from sparklog.gateway.records.batch_v2 import TRANSACTIONAL, write_batch
 from sparklog.gateway.records.small import write_small
-from sparklog.gateway.wire.errors import Kafka
+from sparklog.kafka.records.batch_v2 import TRANSACTIONAL, write_batch
+from sparklog.kafka.wire.errors import Kafka
 from tests.support.cases import for_each
 from tests.support.kafka_wire import KafkaWire
 from tests.support.waiting import PATIENCE_S, until

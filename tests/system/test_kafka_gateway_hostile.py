@@ -20,11 +20,11 @@ from confluent_kafka import Producer
 
 import sparklog
 from sparklog.client.local import LocalBroker
-from sparklog.gateway.records import compression
-from sparklog.gateway.records.batch_v2 import write_batch
 from sparklog.gateway.registry import served_apis
-from sparklog.gateway.wire.codec import encoder
-from sparklog.gateway.wire.schema import REQUEST, Field, messages
+from sparklog.kafka.records import compression
+from sparklog.kafka.records.batch_v2 import write_batch
+from sparklog.kafka.wire.codec import encoder
+from sparklog.kafka.wire.schema import REQUEST, Field, messages
 from sparklog.settings import MIB
 from tests.support.waiting import PATIENCE_S
 

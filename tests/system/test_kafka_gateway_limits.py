@@ -16,10 +16,10 @@ import pytest
 import sparklog
 from sparklog.client.local import LocalBroker
 from sparklog.gateway.limits import Limits
-from sparklog.gateway.records.batch_v2 import write_batch
 from sparklog.gateway.records.small import write_small
-from sparklog.gateway.wire.codec import ELEMENTS_MAX, encoder
-from sparklog.gateway.wire.schema import REQUEST, messages
+from sparklog.kafka.records.batch_v2 import write_batch
+from sparklog.kafka.wire.codec import ELEMENTS_MAX, encoder
+from sparklog.kafka.wire.schema import REQUEST, messages
 from sparklog.settings import MIB
 from tests.support.waiting import PATIENCE_S
 

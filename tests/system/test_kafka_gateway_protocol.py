@@ -14,15 +14,15 @@ import sparklog
 from sparklog.client.local import LocalBroker
 from sparklog.client.producer.partitioner import partition_for_key
 from sparklog.gateway.handlers.names import is_topic_name
-from sparklog.gateway.records.batch_v2 import iterate_batches
-from sparklog.gateway.records.compression import GZIP, NAMES, ZSTD, compress
 from sparklog.gateway.records.small import write_small
 from sparklog.gateway.registry import served_apis
-from sparklog.gateway.wire.apis import Api
-from sparklog.gateway.wire.codec import ELEMENTS_MAX
-from sparklog.gateway.wire.error_answers import REFUSED_ENTRIES_MAX
-from sparklog.gateway.wire.errors import Kafka
-from sparklog.gateway.wire.schema import REQUEST, messages
+from sparklog.kafka.records.batch_v2 import iterate_batches
+from sparklog.kafka.records.compression import GZIP, NAMES, ZSTD, compress
+from sparklog.kafka.wire.apis import Api
+from sparklog.kafka.wire.codec import ELEMENTS_MAX
+from sparklog.kafka.wire.error_answers import REFUSED_ENTRIES_MAX
+from sparklog.kafka.wire.errors import Kafka
+from sparklog.kafka.wire.schema import REQUEST, messages
 from sparklog.security.quotas import Entity
 from sparklog.settings import MIB
 from sparklog.types import TopicPartition

@@ -9,7 +9,7 @@ from confluent_kafka import Consumer
 
 import sparklog
 from sparklog.client.local import LocalBroker
-from sparklog.gateway.wire.errors import Kafka
+from sparklog.kafka.wire.errors import Kafka
 from tests.support.kafka_wire import KafkaWire, fetched
 from tests.support.waiting import until
 

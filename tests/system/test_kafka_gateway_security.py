@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient
 
 from sparklog import Admin
 from sparklog.gateway.registry import HANDLERS
-from sparklog.gateway.wire.codec import decoder, encoder
-from sparklog.gateway.wire.errors import Kafka
-from sparklog.gateway.wire.schema import REQUEST, RESPONSE, messages
+from sparklog.kafka.wire.codec import decoder, encoder
+from sparklog.kafka.wire.errors import Kafka
+from sparklog.kafka.wire.schema import REQUEST, RESPONSE, messages
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.principals import user
 from tests.support.kafka_wire import codes_in

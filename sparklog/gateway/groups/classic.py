@@ -35,7 +35,7 @@ from sparklog.gateway.groups.model import (
     SyncAnswer,
     protocols_bytes,
 )
-from sparklog.gateway.wire.errors import Kafka
+from sparklog.kafka.wire.errors import Kafka
 
 
 class ClassicGroup:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from sparklog.gateway.wire.errors import Kafka
+from sparklog.kafka.wire.errors import Kafka
 
 SESSION_TIMEOUT_MS_MAX = 1_800_000
 GROUP_SIZE_MAX = 10_000

@@ -21,7 +21,7 @@ from sparklog.gateway.groups.model import (
     SyncAnswer,
     protocols_bytes,
 )
-from sparklog.gateway.wire.errors import Kafka
+from sparklog.kafka.wire.errors import Kafka
 
 HOST_SHARE = 2
 """Divisor of the groups' memory: clients of one address hold at most 1/HOST_SHARE of it."""

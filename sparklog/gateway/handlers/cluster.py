@@ -6,8 +6,8 @@ from sparklog.errors import SparklogError
 from sparklog.gateway.backend.topics import read_metadata, read_topics
 from sparklog.gateway.handlers.names import is_topic_name
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire import requests, responses
-from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
+from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.errors import Kafka, code_of, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.operation_messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 from sparklog.protocol.topic_messages import MetadataRequest

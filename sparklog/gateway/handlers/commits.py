@@ -10,8 +10,8 @@ from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.handlers.entries import check_entry, share_turns
 from sparklog.gateway.handlers.names import is_group_id, is_partition, is_topic_name, missing_code
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire import requests, responses
-from sparklog.gateway.wire.errors import Kafka, coordinator_code, kafka_code
+from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.errors import Kafka, coordinator_code, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import (
     CommittedOffset,

@@ -11,10 +11,10 @@ from sparklog.errors import error_from_code as broker_error
 from sparklog.format.key_format import KEY_FORMAT_SETTING
 from sparklog.gateway.backend.topics import read_metadata
 from sparklog.gateway.handlers.entries import check_entry
-from sparklog.gateway.handlers.kafka_settings import FIXED, kafka_text, parse_settings
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire import requests, responses
-from sparklog.gateway.wire.errors import Kafka, code_of, text_of
+from sparklog.kafka.topic_settings import FIXED, kafka_text, parse_settings
+from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.errors import Kafka, code_of, text_of
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import CONFIGS_MAX
 from sparklog.protocol.operation_messages import (

@@ -17,8 +17,8 @@ from sparklog.gateway.handlers.names import (
     is_transactional_id,
 )
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire import requests, responses
-from sparklog.gateway.wire.errors import Kafka, coordinator_code, text_of
+from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.errors import Kafka, coordinator_code, text_of
 from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import (
     FindCoordinatorRequest,

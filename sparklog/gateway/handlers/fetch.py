@@ -9,14 +9,14 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import CorruptBatchError, MessageTooLargeError, SparklogError, UnknownSchemaError
 from sparklog.gateway.handlers.entries import share_turns
 from sparklog.gateway.handlers.names import is_partition, missing_code
-from sparklog.gateway.records.compression import codec_of_topic
-from sparklog.gateway.records.errors import UnsupportedCodecError, without_frames
 from sparklog.gateway.records.memory import convert_within
 from sparklog.gateway.records.to_client import Part, Rows, as_they_are, client_batches
 from sparklog.gateway.records.typed import TypedRows
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire import requests, responses
-from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
+from sparklog.kafka.records.compression import codec_of_topic
+from sparklog.kafka.records.errors import UnsupportedCodecError, without_frames
+from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.errors import Kafka, code_of, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX
 from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchResponse, FetchResult

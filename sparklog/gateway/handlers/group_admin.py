@@ -11,10 +11,10 @@ from sparklog.gateway.groups.classic import ClassicGroup
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.handlers.names import is_group_id
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire import requests, responses
-from sparklog.gateway.wire.codec import Body, encoder
-from sparklog.gateway.wire.errors import Kafka, code_of, coordinator_code, kafka_code
-from sparklog.gateway.wire.schema import DATA
+from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.codec import Body, encoder
+from sparklog.kafka.wire.errors import Kafka, code_of, coordinator_code, kafka_code
+from sparklog.kafka.wire.schema import DATA
 from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import (
     DeleteGroupRequest,

@@ -6,9 +6,9 @@ from sparklog.errors import SparklogError
 from sparklog.gateway.groups.model import REBALANCE_TIMEOUT_MS_MAX, Join
 from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire import requests, responses
-from sparklog.gateway.wire.codec import forget_body
-from sparklog.gateway.wire.errors import Kafka, coordinator_code, kafka_code
+from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.codec import forget_body
+from sparklog.kafka.wire.errors import Kafka, coordinator_code, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import DescribeGroupsRequest, DescribeGroupsResponse
 

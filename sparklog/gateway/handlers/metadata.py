@@ -10,8 +10,8 @@ from sparklog.errors import InvalidTopicError, SparklogError, UnknownTopicOrPart
 from sparklog.gateway.backend.topics import read_metadata, read_topics, topic_uuid
 from sparklog.gateway.handlers.coordinators import GROUP, TRANSACTION, ask_coordinator
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire import requests, responses
-from sparklog.gateway.wire.errors import Kafka, kafka_code
+from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.errors import Kafka, kafka_code
 from sparklog.protocol.topic_messages import (
     AUTO_CREATED_MAX,
     MetadataRequest,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from sparklog.errors import InvalidTopicError
-from sparklog.gateway.wire.errors import Kafka
+from sparklog.kafka.wire.errors import Kafka
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.types import check_topic_name
 

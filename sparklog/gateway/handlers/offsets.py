@@ -6,8 +6,8 @@ from sparklog.errors import SparklogError
 from sparklog.gateway.handlers.entries import share_turns
 from sparklog.gateway.handlers.names import is_partition, missing_code
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire import requests, responses
-from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code
+from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.errors import Kafka, code_of, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import (
     EpochEndOffset,

@@ -21,20 +21,20 @@ from sparklog.errors import (
 from sparklog.gateway.handlers.entries import share_turns
 from sparklog.gateway.handlers.names import is_partition, is_topic_name, is_transactional_id
 from sparklog.gateway.handlers.transactions import aborted_code, fenced_code
-from sparklog.gateway.records.batch_v2 import BatchV2, iterate_batches
-from sparklog.gateway.records.compression import NONE, ZSTD, too_large
-from sparklog.gateway.records.errors import (
+from sparklog.gateway.records.memory import convert_within, produced_bytes
+from sparklog.gateway.records.to_broker import broker_batch
+from sparklog.gateway.records.typed import typed_batch
+from sparklog.gateway.session import ConnectionEndError, Session
+from sparklog.kafka.records.batch_v2 import BatchV2, iterate_batches
+from sparklog.kafka.records.compression import NONE, ZSTD, too_large
+from sparklog.kafka.records.errors import (
     InvalidRecordError,
     MalformedBatchError,
     UnsupportedCodecError,
     without_frames,
 )
-from sparklog.gateway.records.memory import convert_within, produced_bytes
-from sparklog.gateway.records.to_broker import broker_batch
-from sparklog.gateway.records.typed import typed_batch
-from sparklog.gateway.session import ConnectionEndError, Session
-from sparklog.gateway.wire import requests, responses
-from sparklog.gateway.wire.errors import Kafka, code_of, coordinator_code, kafka_code, text_of
+from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.errors import Kafka, code_of, coordinator_code, kafka_code, text_of
 from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse, ProduceResult

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from sparklog.errors import SaslAuthenticationFailedError, SparklogError, UnsupportedSaslMechanismError
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire import requests, responses
-from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code, text_of
+from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.errors import Kafka, code_of, kafka_code, text_of
 from sparklog.protocol.apis import Api
 from sparklog.protocol.security_messages import (
     SaslAuthenticateRequest,

@@ -20,8 +20,8 @@ from sparklog.gateway.handlers.entries import ENTRIES_MAX, check_entry
 from sparklog.gateway.handlers.metadata import visible_topics
 from sparklog.gateway.handlers.names import is_partition, missing_code
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire import requests, responses
-from sparklog.gateway.wire.errors import Kafka, code_of, kafka_code, text_of
+from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.errors import Kafka, code_of, kafka_code, text_of
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
 from sparklog.protocol.messages import (

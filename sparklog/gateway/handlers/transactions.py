@@ -24,8 +24,8 @@ from sparklog.gateway.handlers.names import (
     missing_code,
 )
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire import requests, responses
-from sparklog.gateway.wire.errors import Kafka, code_of, coordinator_code, kafka_code
+from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.errors import Kafka, code_of, coordinator_code, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from sparklog.protocol.transaction_messages import (

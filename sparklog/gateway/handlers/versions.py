@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from sparklog.gateway.session import ServedApi, Session
-from sparklog.gateway.wire import requests, responses
-from sparklog.gateway.wire.errors import Kafka
+from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.errors import Kafka
 
 UNKNOWN_VERSION = -1
 FEATURES = (("transaction.version", 2),)

@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparklog.gateway.records.decode import NO_TIMESTAMP_MS
-from sparklog.gateway.records.varints import Array, VarintColumns, varint_sizes, zigzag
+from sparklog.kafka.records.decode import NO_TIMESTAMP_MS
+from sparklog.kafka.records.varints import Array, VarintColumns, varint_sizes, zigzag
 
 _SEPARATOR = pa.scalar(b"", pa.binary())
 _NULL_SIZE = 1

@@ -13,9 +13,9 @@ from sparklog.errors import SparklogError
 from sparklog.format.batch import BatchHeader, message_of
 from sparklog.format.body_layout import stated_bytes
 from sparklog.format.json_size import ROW_JSON_BYTES_MAX
-from sparklog.gateway.records import compression
-from sparklog.gateway.records.batch_v2 import BatchV2
-from sparklog.gateway.records.errors import without_frames
+from sparklog.kafka.records import compression
+from sparklog.kafka.records.batch_v2 import BatchV2
+from sparklog.kafka.records.errors import without_frames
 from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.settings import MIB
 

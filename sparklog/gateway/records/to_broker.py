@@ -15,25 +15,21 @@ import pyarrow as pa
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import InvalidRequestError
 from sparklog.format.batch import (
-    ATTRIBUTE_GZIP,
     ATTRIBUTE_LOG_APPEND_TIME,
-    ATTRIBUTE_SNAPPY,
     ATTRIBUTE_TRANSACTIONAL,
     assign_producer,
     encode_batch,
 )
 from sparklog.format.schema import timestamp_bounds_ms
 from sparklog.format.small_batch import SmallRows, encode_small_batch
-from sparklog.gateway.records import compression
-from sparklog.gateway.records.batch_v2 import BatchV2
-from sparklog.gateway.records.decode import TIMESTAMP_MS_MAX, decode_records
-from sparklog.gateway.records.errors import InvalidRecordError, places
 from sparklog.gateway.records.small import SMALL_RECORDS_MAX, SmallRecords, read_small
+from sparklog.kafka.records import compression
+from sparklog.kafka.records.batch_v2 import BatchV2
+from sparklog.kafka.records.compression import STORED, STORED_ATTRIBUTES
+from sparklog.kafka.records.decode import TIMESTAMP_MS_MAX, decode_records
+from sparklog.kafka.records.errors import InvalidRecordError, places
 
 RECORDS_MAX = 1_000_000
-STORED = ("none", "zstd", "lz4", "lz4", "zstd")
-"""Name of the stored batch's compression, by Kafka's number of the compression that Kafka's clients get."""
-_ATTRIBUTES = {compression.GZIP: ATTRIBUTE_GZIP, compression.SNAPPY: ATTRIBUTE_SNAPPY}
 
 
 def broker_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int) -> memoryview:
@@ -70,7 +66,7 @@ def check_head(head: BatchV2) -> None:
 def batch_attributes(head: BatchV2, topic: TopicInfo) -> int:
     """Return the attributes of the stored batch."""
     append_time = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0
-    codec = _ATTRIBUTES.get(codec_of(head, topic), 0)
+    codec = STORED_ATTRIBUTES.get(codec_of(head, topic), 0)
     return append_time | codec | (ATTRIBUTE_TRANSACTIONAL if head.is_transactional else 0)
 
 

@@ -26,11 +26,11 @@ from sparklog.format.batch import (
 )
 from sparklog.format.offset_column import decode_rows
 from sparklog.format.small_batch import decode_small_batch
-from sparklog.gateway.records import batch_v2, compression
 from sparklog.gateway.records.encode import encode_records, timestamps_ms
-from sparklog.gateway.records.errors import UnsupportedCodecError
 from sparklog.gateway.records.memory import fetched_bytes
 from sparklog.gateway.records.small import SMALL_RECORDS_MAX, write_small
+from sparklog.kafka.records import batch_v2, compression
+from sparklog.kafka.records.errors import UnsupportedCodecError
 
 NO_TIMESTAMP_MS = -1
 _MARKER_KEY = struct.Struct(">hh")

@@ -26,13 +26,13 @@ from sparklog.format.json_exact import base64_as_bytes
 from sparklog.format.json_rows import SLICE_ROWS, JsonRows, JsonRowsError
 from sparklog.format.json_values import base64_text, json_values, row_objects
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE, timestamp_bounds_ms
-from sparklog.gateway.records import compression
-from sparklog.gateway.records.batch_v2 import BatchV2
-from sparklog.gateway.records.decode import decode_records
-from sparklog.gateway.records.errors import RECORDS_NAMED_MAX, InvalidRecordError, places
 from sparklog.gateway.records.memory import JSON_BYTES_MAX, JSON_PIECE_BYTES
-from sparklog.gateway.records.to_broker import STORED, batch_attributes, check_head, codec_of
+from sparklog.gateway.records.to_broker import batch_attributes, check_head, codec_of
 from sparklog.gateway.records.typed_keys import values_to_parse, with_keys, without_tombstones
+from sparklog.kafka.records import compression
+from sparklog.kafka.records.batch_v2 import BatchV2
+from sparklog.kafka.records.decode import decode_records
+from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError, places
 from sparklog.settings import MIB
 
 _ENCODER = msgspec.json.Encoder(decimal_format="string")
@@ -74,7 +74,7 @@ def typed_batch(
         schema_id=topic.schema_id,
         min_timestamp_ms=low,
         max_timestamp_ms=high,
-        compression=STORED[codec_of(head, topic)],
+        compression=compression.STORED[codec_of(head, topic)],
         attributes=batch_attributes(head, topic),
         checksum=False,
     )

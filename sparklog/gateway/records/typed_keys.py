@@ -28,8 +28,8 @@ from sparklog.client.producer.canonical_json import canonical_keys, key_slices
 from sparklog.client.producer.row_keys import keys_of_rows, partitions_of_rows
 from sparklog.format.key_equality import canonical_key
 from sparklog.format.key_format import JSON, TEXT, default_key_format
-from sparklog.gateway.records.errors import RECORDS_NAMED_MAX, InvalidRecordError, places
 from sparklog.gateway.records.to_broker import keyless
+from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError, places
 
 SHOWN_BYTES_MAX = 200
 """Largest number of bytes of a key that an error shows."""

@@ -19,7 +19,7 @@ from sparklog_broker.network.reply import Reply
 from sparklog.environment.memory_budget import MemoryBudget
 from sparklog.environment.send_backlog import SendBacklog
 from sparklog.errors import ERRORS, FrameTooLargeError, InvalidRequestError, TooManyConnectionsError
-from sparklog.gateway.wire.codec import decoder
+from sparklog.kafka.wire.codec import decoder
 from sparklog.protocol.codec import decode_error
 from sparklog.protocol.frames import (
     PREFIX_BYTES,

@@ -13,7 +13,7 @@ from sparklog.errors import IllegalSaslStateError, SaslAuthenticationFailedError
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.handlers.sasl import sasl_authenticate, sasl_handshake
 from sparklog.gateway.session import Session
-from sparklog.gateway.wire.errors import Kafka
+from sparklog.kafka.wire.errors import Kafka
 from sparklog.protocol.apis import Api
 from sparklog.protocol.security_messages import SaslAuthenticateResponse, SaslHandshakeResponse
 from sparklog.security.listeners import Listener, SecurityProtocol

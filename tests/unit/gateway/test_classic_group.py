@@ -10,7 +10,7 @@ import pytest
 
 from sparklog.gateway.groups.classic import ClassicGroup
 from sparklog.gateway.groups.model import GroupState, Join, JoinAnswer, Reply, SyncAnswer
-from sparklog.gateway.wire.errors import Kafka
+from sparklog.kafka.wire.errors import Kafka
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000

@@ -12,14 +12,14 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import MessageTooLargeError
 from sparklog.format.batch import encode_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.gateway.records.batch_v2 import iterate_batches
-from sparklog.gateway.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, codec_of_topic, compress, decompress
-from sparklog.gateway.records.decode import decode_records
-from sparklog.gateway.records.errors import UnsupportedCodecError
 from sparklog.gateway.records.small import write_small
 from sparklog.gateway.records.to_broker import broker_batch
 from sparklog.gateway.records.to_client import as_they_are, client_batches
 from sparklog.gateway.records.typed import TypedRows, typed_batch
+from sparklog.kafka.records.batch_v2 import iterate_batches
+from sparklog.kafka.records.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, codec_of_topic, compress, decompress
+from sparklog.kafka.records.decode import decode_records
+from sparklog.kafka.records.errors import UnsupportedCodecError
 from tests.support.cases import for_each
 from tests.support.kafka_wire import batch_of
 

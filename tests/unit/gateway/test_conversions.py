@@ -27,16 +27,17 @@ from sparklog.gateway.gateway import Conversions
 from sparklog.gateway.handlers import fetch, produce
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.memory import GatewayMemory
-from sparklog.gateway.records import compression, decode, typed
-from sparklog.gateway.records.batch_v2 import iterate_batches, write_batch
-from sparklog.gateway.records.errors import InvalidRecordError
+from sparklog.gateway.records import typed
 from sparklog.gateway.records.memory import COPIES, RECORD_BYTES, convert_within
 from sparklog.gateway.records.small import write_small
 from sparklog.gateway.records.to_broker import broker_batch
 from sparklog.gateway.records.to_client import as_they_are, client_batches
 from sparklog.gateway.records.typed import parse_rows
 from sparklog.gateway.refusals import Refusals
-from sparklog.gateway.wire.errors import Kafka
+from sparklog.kafka.records import compression, decode
+from sparklog.kafka.records.batch_v2 import iterate_batches, write_batch
+from sparklog.kafka.records.errors import InvalidRecordError
+from sparklog.kafka.wire.errors import Kafka
 from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import FetchResponse, FetchResult

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.gateway.records import batch_v2
-from sparklog.gateway.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
 from sparklog.gateway.records.small import write_small
 from sparklog.gateway.records.to_broker import broker_batch
 from sparklog.gateway.records.typed import parse_rows
+from sparklog.kafka.records import batch_v2
+from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
 
 
 def topic(kind: str, schema: pa.Schema, **configs: str) -> TopicInfo:

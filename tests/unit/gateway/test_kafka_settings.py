@@ -6,7 +6,7 @@ import pytest
 
 from sparklog.errors import InvalidConfigError
 from sparklog.gateway.handlers.configs import config_entries
-from sparklog.gateway.handlers.kafka_settings import FIXED, LONG_MAX, parse_settings
+from sparklog.kafka.topic_settings import FIXED, LONG_MAX, parse_settings
 from sparklog.protocol.topic_messages import TopicState
 from tests.support.cases import for_each
 

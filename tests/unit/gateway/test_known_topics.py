@@ -19,7 +19,7 @@ from sparklog.gateway.handlers.produce import produce
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.memory import GatewayMemory
 from sparklog.gateway.refusals import Refusals
-from sparklog.gateway.wire.errors import Kafka
+from sparklog.kafka.wire.errors import Kafka
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProduceResponse, ProduceResult
 from sparklog.protocol.topic_messages import MetadataResponse, PartitionState, SchemaVersion, TopicState

@@ -14,12 +14,12 @@ from sparklog.gateway.limits import Limits
 from sparklog.gateway.registry import served_apis
 from sparklog.gateway.server import GatewayServer
 from sparklog.gateway.session import ServedApi, Session
-from sparklog.gateway.wire import codec, error_answers
-from sparklog.gateway.wire.apis import API_VERSIONS, Api
-from sparklog.gateway.wire.codec import Body, decoder, encoder, partial_decoder
-from sparklog.gateway.wire.error_answers import encoded_refusal, refusal_bytes
-from sparklog.gateway.wire.errors import Kafka
-from sparklog.gateway.wire.schema import REQUEST, RESPONSE, messages
+from sparklog.kafka.wire import codec, error_answers
+from sparklog.kafka.wire.apis import API_VERSIONS, Api
+from sparklog.kafka.wire.codec import Body, decoder, encoder, partial_decoder
+from sparklog.kafka.wire.error_answers import encoded_refusal, refusal_bytes
+from sparklog.kafka.wire.errors import Kafka
+from sparklog.kafka.wire.schema import REQUEST, RESPONSE, messages
 from sparklog.security.listeners import SecurityProtocol
 from tests.support.cases import for_each
 from tests.support.kafka_bodies import TOPIC, long_bodies, plain_body

@@ -11,8 +11,8 @@ from sparklog.gateway.limits import Limits
 from sparklog.gateway.server import GatewayServer
 from sparklog.gateway.session import ServedApi, Session
 from sparklog.gateway.stream import AHEAD_BYTES
-from sparklog.gateway.wire.apis import Api
-from sparklog.gateway.wire.codec import Body
+from sparklog.kafka.wire.apis import Api
+from sparklog.kafka.wire.codec import Body
 from sparklog.security.listeners import SecurityProtocol
 from tests.unit.gateway.served import answer, framed, with_apis
 

@@ -22,11 +22,11 @@ from sparklog.gateway.limits import Limits
 from sparklog.gateway.memory import ANSWER_SHARE, ENTRY_BYTES, GatewayMemory
 from sparklog.gateway.server import GatewayServer
 from sparklog.gateway.session import FIRST_ANSWER_BYTES, INLINE_ENTRIES, ServedApi, Session
-from sparklog.gateway.wire import codec
-from sparklog.gateway.wire.apis import Api
-from sparklog.gateway.wire.codec import Body, encoder
-from sparklog.gateway.wire.errors import Kafka
-from sparklog.gateway.wire.schema import REQUEST
+from sparklog.kafka.wire import codec
+from sparklog.kafka.wire.apis import Api
+from sparklog.kafka.wire.codec import Body, encoder
+from sparklog.kafka.wire.errors import Kafka
+from sparklog.kafka.wire.schema import REQUEST
 from sparklog.protocol.messages import FetchRequest, FetchResponse, FetchResult
 from sparklog.security.listeners import SecurityProtocol
 from sparklog.settings import MIB

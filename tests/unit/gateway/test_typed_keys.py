@@ -16,10 +16,10 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.partitioner import partition_for_key
 from sparklog.client.producer.row_keys import keys_of_rows, partitions_of_rows
 from sparklog.format.batch import BatchHeader, decode_batch, decode_header
-from sparklog.gateway.records import batch_v2
-from sparklog.gateway.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
 from sparklog.gateway.records.small import write_small
 from sparklog.gateway.records.typed import TypedRows, typed_batch
+from sparklog.kafka.records import batch_v2
+from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
 from tests.support.cases import for_each
 from tests.support.clients import info
 

@@ -27,9 +27,9 @@ from sparklog.gateway.handlers import (
     transactions,
 )
 from sparklog.gateway.handlers.entries import ENTRIES_MAX
-from sparklog.gateway.wire.codec import encoder
-from sparklog.gateway.wire.errors import Kafka, coordinator_code
-from sparklog.gateway.wire.schema import RESPONSE
+from sparklog.kafka.wire.codec import encoder
+from sparklog.kafka.wire.errors import Kafka, coordinator_code
+from sparklog.kafka.wire.schema import RESPONSE
 from sparklog.protocol import group_messages as g
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as t

@@ -16,10 +16,10 @@ import pytest
 
 from sparklog.errors import InvalidRequestError
 from sparklog.gateway.registry import served_apis
-from sparklog.gateway.wire import codec
-from sparklog.gateway.wire.apis import read_head
-from sparklog.gateway.wire.codec import decoder, encoder
-from sparklog.gateway.wire.schema import DATA, REQUEST, RESPONSE, Field, Message, messages
+from sparklog.kafka.wire import codec
+from sparklog.kafka.wire.apis import read_head
+from sparklog.kafka.wire.codec import decoder, encoder
+from sparklog.kafka.wire.schema import DATA, REQUEST, RESPONSE, Field, Message, messages
 from tests.support.cases import for_each
 from tests.support.kafka_types import FILES, source
 

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from sparklog.errors import InvalidRequestError
-from sparklog.gateway.wire.schema import Field, Message, messages
+from sparklog.kafka.wire.schema import Field, Message, messages
 
 ELEMENTS_MAX = 20_000
 """Largest number of elements in all lists of one request together, such as topics and their partitions."""
@@ -48,15 +48,23 @@ class LongMessageError(InvalidRequestError):
 class _Reader:
     """A cursor over the bytes of a message."""
 
-    __slots__ = ("data", "elements_max", "end", "is_partial", "pos", "room")
+    __slots__ = ("data", "elements_max", "end", "is_partial", "limit", "pos", "room")
 
-    def __init__(self, data: memoryview, elements_max: int | None = None, *, is_partial: bool = False) -> None:
-        """`is_partial`: read lists up to `elements_max` elements or the end of the data, whatever their length."""
+    def __init__(
+        self,
+        data: memoryview,
+        elements_max: int | None = None,
+        *,
+        is_partial: bool = False,
+        limit: int | None = None,
+    ) -> None:
+        """`limit`: largest number of elements in all lists; None: ELEMENTS_MAX. `is_partial`: read lists up to `elements_max` elements or the end of the data, whatever their length."""
         self.data = data
         self.is_partial = is_partial
         self.pos = 0
         self.end = len(data)
-        self.elements_max = ELEMENTS_MAX if elements_max is None else elements_max
+        self.limit = ELEMENTS_MAX if limit is None else limit
+        self.elements_max = self.limit if elements_max is None else elements_max
         self.room = self.elements_max
 
     def take(self, size: int) -> memoryview:
@@ -84,10 +92,8 @@ class _Reader:
         if self.is_partial:
             return self._partial_items(number)
         self.room -= number
-        if number > self.end - self.pos or self.room < -ELEMENTS_MAX + self.elements_max:
-            raise MalformedMessageError(
-                f"a list of {number} elements; at most {ELEMENTS_MAX} in one message are allowed"
-            )
+        if number > self.end - self.pos or self.room < -self.limit + self.elements_max:
+            raise MalformedMessageError(f"a list of {number} elements; at most {self.limit} in one message are allowed")
         if self.room < 0:
             raise LongMessageError(f"more than {self.elements_max} elements")
         return range(number)
@@ -177,14 +183,15 @@ class _Source:
 
 
 @cache
-def counting_decoder(kind: str, name: str, version: int) -> CountingDecode:
+def counting_decoder(kind: str, name: str, version: int, limit: int | None = None) -> CountingDecode:
     """Return the decoder of a message in a version, which also returns the number of elements in all lists. Raises
-    InvalidRequestError for a version that the table of messages lacks. The decoder raises MalformedMessageError. The
-    decoder raises LongMessageError for more elements than its second argument; None: ELEMENTS_MAX."""
+    InvalidRequestError for a version that the table of messages lacks. The decoder raises MalformedMessageError, also
+    for more elements than `limit` (None: ELEMENTS_MAX). It raises LongMessageError for more elements than its second
+    argument; None: `limit`."""
     read = _compiled(kind, name, version)
 
     def decode(data: memoryview, elements_max: int | None = None) -> tuple[Body, int]:
-        reader = _Reader(data, elements_max)
+        reader = _Reader(data, elements_max, limit=limit)
         body: Body = {}
         try:
             read(reader, body)
@@ -225,9 +232,9 @@ def partial_decoder(kind: str, name: str, version: int) -> Callable[[memoryview,
 
 
 @cache
-def decoder(kind: str, name: str, version: int) -> Decode:
+def decoder(kind: str, name: str, version: int, limit: int | None = None) -> Decode:
     """Return the decoder of a whole message; see `counting_decoder`."""
-    decode = counting_decoder(kind, name, version)
+    decode = counting_decoder(kind, name, version, limit)
     return lambda data: decode(data)[0]
 
 

@@ -12,8 +12,8 @@ import struct
 from typing import NamedTuple
 
 from sparklog.errors import InvalidRequestError
-from sparklog.gateway.wire.codec import Part, _Reader
-from sparklog.gateway.wire.schema import REQUEST, Message, messages
+from sparklog.kafka.wire.codec import Part, _Reader
+from sparklog.kafka.wire.schema import REQUEST, Message, messages
 
 _HEAD = struct.Struct(">hhih")
 _CORRELATION = struct.Struct(">i")

@@ -14,8 +14,8 @@ import pyarrow as pa
 from sparklog.errors import CorruptBatchError, InvalidTimestampError, MessageTooLargeError
 from sparklog.format.envelope_layout import no_keys_and_headers
 from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, TIMESTAMP_TYPE
-from sparklog.gateway.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
-from sparklog.gateway.records.varints import VARLONG_BYTES_MAX, Array, read_varints
+from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
+from sparklog.kafka.records.varints import VARLONG_BYTES_MAX, Array, read_varints
 
 NO_TIMESTAMP_MS = -1
 TIMESTAMP_MS_MAX = (2**63 - 1) // 1000
@@ -31,8 +31,18 @@ _ENTRY_TYPE = HEADER_TYPE.value_type
 def decode_records(data: Any, record_count: int, base_timestamp_ms: int) -> pa.RecordBatch:
     """Return the records in `data` (a buffer of decompressed records) as rows of an envelope topic.
 
-    Raises CorruptBatchError, InvalidTimestampError; MessageTooLargeError for more than HEADERS_MAX headers.
+    Raises CorruptBatchError, also for offsets that are not dense; InvalidTimestampError; MessageTooLargeError for more
+    than HEADERS_MAX headers.
     """
+    rows, offsets = decode_placed_records(data, record_count, base_timestamp_ms)
+    if not np.array_equal(offsets, np.arange(record_count)):
+        raise CorruptBatchError("the offsets of a batch's records are not dense")
+    return rows
+
+
+def decode_placed_records(data: Any, record_count: int, base_timestamp_ms: int) -> tuple[pa.RecordBatch, Array]:
+    """Return the records in `data` as rows of an envelope topic, and their offsets in the batch, which need not be
+    dense: compaction removes records. Raises CorruptBatchError, InvalidTimestampError, MessageTooLargeError."""
     buffer = pa.py_buffer(data)
     raw = memoryview(buffer).cast("B")
     ends = np.array(record_ends(raw, record_count), np.int64)
@@ -40,8 +50,6 @@ def decode_records(data: Any, record_count: int, base_timestamp_ms: int) -> pa.R
     _, starts = read_varints(octets, np.concatenate(([0], ends[:-1])))
     deltas, position = read_varints(octets, starts + 1, VARLONG_BYTES_MAX)
     offsets, position = read_varints(octets, position)
-    if not np.array_equal(offsets, np.arange(record_count)):
-        raise CorruptBatchError("the offsets of a batch's records are not dense")
     key_sizes, key_at = read_varints(octets, position)
     value_sizes, value_at = read_varints(octets, key_at + np.maximum(key_sizes, 0))
     counts, position = read_varints(octets, value_at + np.maximum(value_sizes, 0))
@@ -55,7 +63,7 @@ def decode_records(data: Any, record_count: int, base_timestamp_ms: int) -> pa.R
     values = spans(buffer, value_at, value_sizes)
     headers = _headers(buffer, octets, position, counts, ends) if has_headers else no_headers
     stamps = _timestamps(deltas, base_timestamp_ms)
-    return pa.RecordBatch.from_arrays([keys, values, headers, stamps], schema=ENVELOPE_SCHEMA)
+    return pa.RecordBatch.from_arrays([keys, values, headers, stamps], schema=ENVELOPE_SCHEMA), offsets
 
 
 def record_ends(raw: memoryview, record_count: int) -> list[int]:

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from sparklog.errors import CorruptBatchError, InvalidRequestError
 from sparklog.format.checksum import crc32c
-from sparklog.gateway.records.errors import MalformedBatchError
+from sparklog.kafka.records.errors import MalformedBatchError
 
 _HEAD = struct.Struct(">qiibI")
 _BODY = struct.Struct(">hiqqqhii")

@@ -13,10 +13,15 @@ from typing import Any
 import pyarrow as pa
 
 from sparklog.errors import CorruptBatchError, MessageTooLargeError
+from sparklog.format.batch import ATTRIBUTE_GZIP, ATTRIBUTE_SNAPPY
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
 _TOPIC_CODECS = {"uncompressed": NONE, "gzip": GZIP, "snappy": SNAPPY, "lz4": LZ4, "zstd": ZSTD}
+STORED = ("none", "zstd", "lz4", "lz4", "zstd")
+"""Name of the stored batch's compression, by Kafka's number of the compression that Kafka's clients get."""
+STORED_ATTRIBUTES = {GZIP: ATTRIBUTE_GZIP, SNAPPY: ATTRIBUTE_SNAPPY}
+"""Attributes of the stored batch, by Kafka's number of the codecs that Arrow does not have."""
 _XERIAL = b"\x82SNAPPY\x00"
 _XERIAL_HEAD_BYTES = 16
 _LENGTH = struct.Struct(">i")

@@ -52,7 +52,7 @@ def parse_settings(texts: Mapping[str, str | None], *, keep_null: bool = False) 
         elif name not in settings:
             raise InvalidConfigError(f"unknown topic setting {name!r}; known are {', '.join([*settings, *FIXED])}")
         elif text is not None:
-            parsed[name] = settings[name].parse(_own_text(settings[name], text))
+            parsed[name] = settings[name].parse(own_text(settings[name], text))
         elif keep_null:
             parsed[name] = None
     return parsed
@@ -69,7 +69,8 @@ def kafka_text(setting: Setting, value: Any) -> str:
     return str(value)
 
 
-def _own_text(setting: Setting, text: str) -> str:
+def own_text(setting: Setting, text: str) -> str:
+    """Return Kafka's text of a setting in the form that `Setting.parse` takes."""
     if text.strip() == str(LONG_MAX):
         return "-1" if setting.name in _NEVER else str(setting.maximum if setting.maximum == NUMBER_MAX else LONG_MAX)
     if setting.name == "cleanup.policy":  # a list of Kafka, in any order

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from sparklog.gateway.wire.codec import Body, Part, encoder, partial_decoder
-from sparklog.gateway.wire.errors import Kafka, text_of
-from sparklog.gateway.wire.schema import REQUEST, RESPONSE, Field, messages
+from sparklog.kafka.wire.codec import Body, Part, encoder, partial_decoder
+from sparklog.kafka.wire.errors import Kafka, text_of
+from sparklog.kafka.wire.schema import REQUEST, RESPONSE, Field, messages
 
 REFUSED_ENTRIES_MAX = 100_000
 """Largest number of entries of a refused request that are answered. The answer to a request with more is incomplete."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NotRequired, TypedDict
 from uuid import UUID
 
-from sparklog.gateway.wire.codec import Part
+from sparklog.kafka.wire.codec import Part
 
 
 class ProduceResponsePartitionResponseRecordError(TypedDict):

@@ -1,0 +1,1 @@
+"""Kafka's record batches: their heads, compression, and the decoder of records into Arrow columns."""
