@@ -497,7 +497,8 @@ class ClusterAuthorizationFailedError(SparklogError):
 
 
 class PolicyViolationError(SparklogError):
-    """The request exceeds a quota of the principal (topics, partitions or connections)."""
+    """The request exceeds a quota of the principal (topics, partitions or connections), or writes to a mirrored
+    topic."""
 
     code = 107
 

@@ -35,11 +35,12 @@ class Scope(Enum):
 PARTITIONS_ADDED = "partitions.added"
 """Setting of a topic that the broker sets when a topic with keys gets partitions."""
 LAKE_PREFIX = "lake."
+MIRROR_PREFIX = "mirror."
 
 
 def is_managed(name: str) -> bool:
     """Return True if commands or the broker manage the topic setting. A replacement of all settings keeps it."""
-    return name == PARTITIONS_ADDED or name.startswith(LAKE_PREFIX)
+    return name == PARTITIONS_ADDED or name.startswith((LAKE_PREFIX, MIRROR_PREFIX))
 
 
 class Setting(Struct, frozen=True):
@@ -286,6 +287,8 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("connections.authenticating.max", _B, 1_000, "Largest number of connections without a completed authentication, on all listeners with TLS or SASL; beyond it the broker closes the oldest of them.", "connections", 1, 1_000_000),
     Setting("lake.worker.enable", _B, True, "Starts a lake worker beside the broker when a topic has a Delta table and the package deltalake is installed."),
     Setting("lake.worker.config", _B, "", "Properties file with the client settings of the lake worker that the broker starts, as for --command-config; needed if the first listener requires TLS or a login."),
+    Setting("mirror.worker.enable", _B, True, "Starts a mirror worker beside the broker when a topic mirrors a topic of a Kafka cluster."),
+    Setting("mirror.worker.config", _B, "", "Properties file with the client settings of the mirror worker that the broker starts, as for --command-config; needed if the first listener requires TLS or a login."),
     Setting("min.insync.replicas", _T, 1, "Records with acks=all are refused while fewer replicas are in sync; at most the number of replicas.", "replicas", 1, 100),
     Setting("unclean.leader.election.enable", _T, False, "Lets a replica that may lack acknowledged records lead when no other replica is left."),
     Setting("flush.mode", _T, "none", "Time of the fsync of appends. none: the operating system and the background write them; group: before they are acknowledged, many with one fsync.", choices=("none", "group")),
@@ -324,6 +327,14 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("lake.hold.retention", _T, True, "With true, retention, compaction and deletion of records keep every record that the Delta table does not have yet."),
     Setting("lake.paused", _T, "", "Reason of the pause of the Delta table; empty: commits are not paused. `sparklog lake pause` and `sparklog lake resume` set it, and the worker when the table needs a decision."),
     Setting("lake.table.id", _T, "", "Id of the topic's Delta table since its first commit, by which a dropped or foreign table is recognised. Set by the worker."),
+    Setting("mirror.name", _T, "", "Name of the mirror that fills the topic, which only the mirror can write to; empty: the topic is open for writers. `sparklog mirror create` sets it, `sparklog mirror promote` empties it."),
+    Setting("mirror.source", _T, "", "Address of the mirror's source, such as kafka://host:9092. `sparklog mirror create` sets it."),
+    Setting("mirror.source.config", _T, "", "Properties file with the client settings for the source (TLS, login), on the hosts of the mirror workers; empty: plaintext."),
+    Setting("mirror.source.topic.id", _T, "", "Id of the source's topic, by which a topic that was deleted and created again is recognised; empty: the source has no ids."),
+    Setting("mirror.topics", _T, "", "Regular expression of the topics that the mirror copies; topics that the source adds are created here."),
+    Setting("mirror.groups", _T, "", "Regular expression of the consumer groups whose offsets the mirror copies; empty: none."),
+    Setting("mirror.paused", _T, "", "Reason of the mirror's pause; empty: the mirror is not paused. `sparklog mirror pause` and `sparklog mirror resume` set it, and the worker when the topic needs a decision."),
+    Setting("mirror.lost", _T, "", "Ranges of offsets that the source had deleted before the mirror read them: PARTITION:FIRST-END, separated by commas. The worker sets it."),
     Setting("acks", _P, "all", "Acknowledgement of a batch. 0: none; 1: after the leader's append; all: after all in-sync replicas have it.", choices=("0", "1", "all")),
     Setting("enable.idempotence", _P, True, "Lets the broker recognise repeated batches, so that a retry never stores a record twice. Needs acks=all; off by default with other acks."),
     Setting("transactional.id", _P, "", "Name of a transactional producer across its processes: a new producer with the same name fences the old one. Empty: no transactions."),

@@ -119,6 +119,8 @@ class BrokerConfig(Struct, frozen=True):
     remote_log_reader_cache_bytes: int
     lake_worker_enable: bool
     lake_worker_config: str
+    mirror_worker_enable: bool
+    mirror_worker_config: str
     metrics_listen: str
     metrics_allowed_hosts: str
     metrics_topics_max: int

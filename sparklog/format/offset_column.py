@@ -88,27 +88,32 @@ def check_new_rows(
     inflated_bytes_max: int,
     hold: Callable[[int], AbstractContextManager[object]] = nullcontext,
 ) -> None:
-    """Check that the batch at `position` of `data`, which is to be appended, conforms to the topic's `schema`.
+    """Check that the batch at `position` of `data`, which is to be appended, conforms to the topic's `schema`, and that
+    its offsets fit its header if it has the column of offsets.
 
     `hold(size_bytes)` returns a context that is entered while that number of bytes is decompressed. Raises
     CorruptBatchError; InflatedSizeError, before any buffer is decompressed; MessageTooLargeError for a row of a typed
     topic without a form in JSON.
     """
+    has_offsets = bool(header.attributes & ATTRIBUTE_OFFSET_COLUMN)
     is_typed = not is_envelope(schema)
-    if not is_typed and is_small_batch(data, position, header):
+    if not is_typed and not has_offsets and is_small_batch(data, position, header):
         return
+    columns = with_offset_column(schema) if has_offsets else schema
     batch = data[position : position + header.size_bytes]
     message = message_of(batch, 0, header)
     stated = stated_bytes(message, batch[header.size_bytes - header.body_length_bytes :])
     with hold(stated if stated <= inflated_bytes_max else 0):  # larger ones are refused before they take memory
         maps = _map_columns(schema)
-        if not check_compressed(batch, schema, header, message, inflated_bytes_max):
-            rows = decode_batch(batch, schema, header=header, message=message, inflated_bytes_max=inflated_bytes_max)
+        if not check_compressed(batch, columns, header, message, inflated_bytes_max):
+            rows = decode_batch(batch, columns, header=header, message=message, inflated_bytes_max=inflated_bytes_max)
             _check_maps(rows.select(maps))
         elif maps:
-            _check_maps(decode_batch(batch, schema, maps, header=header, inflated_bytes_max=inflated_bytes_max))
-        if is_typed and bound_of(message, schema, stated + header.body_length_bytes) > ROW_JSON_BYTES_MAX:
-            require_json_rows(decode_batch(batch, schema, header=header, inflated_bytes_max=inflated_bytes_max))
+            _check_maps(decode_batch(batch, columns, maps, header=header, inflated_bytes_max=inflated_bytes_max))
+        if has_offsets:
+            decode_rows(batch, schema, header, (), inflated_bytes_max=inflated_bytes_max)
+        if is_typed and bound_of(message, columns, stated + header.body_length_bytes) > ROW_JSON_BYTES_MAX:
+            require_json_rows(decode_rows(batch, schema, header, inflated_bytes_max=inflated_bytes_max)[0])
 
 
 @kept_by_identity

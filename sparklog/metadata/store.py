@@ -17,6 +17,8 @@ from sparklog.format.schema_evolution import SchemaChange, check_versions
 from sparklog.log.model.retention_policy import POLICY_COMPACT
 from sparklog.log.model.tiering_policy import check_tiering
 from sparklog.metadata.lake_settings import check_lake_settings, check_new_columns
+from sparklog.metadata.mirror_settings import NAME as MIRROR_NAME
+from sparklog.metadata.mirror_settings import check_mirror_settings
 from sparklog.settings import Scope, Value, check, check_names, settings_of
 from sparklog.types import check_topic_name
 
@@ -112,6 +114,7 @@ def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
     check_cleanup_policy(topic.name, topic.record_key_columns, configs)
     check_tiering(topic.name, configs)
     check_lake_settings(topic.name, topic.record_key_columns, topic.configs, configs)
+    check_mirror_settings(topic.name, topic.configs, configs)
     return replace(topic, configs=MappingProxyType(configs))
 
 
@@ -161,6 +164,9 @@ def new_topic(spec: TopicSpec, typed_schema_id: int, environment: Environment) -
         check_cleanup_policy(spec.name, key_columns, configs)
     configs = with_key_format(spec.name, None if spec.schema is None else schema, key_columns, configs)
     check_lake_settings(spec.name, ["key"] if spec.schema is None else key_columns, configs, configs)
+    check_mirror_settings(spec.name, configs, configs)
+    if kind != KIND_ENVELOPE and configs.get(MIRROR_NAME):
+        raise InvalidConfigError(f"topic {spec.name!r}: a mirror fills envelope topics only; leave the columns out")
     return Topic(
         name=spec.name,
         topic_id=environment.randomness.new_id(),

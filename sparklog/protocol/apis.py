@@ -35,6 +35,7 @@ from sparklog.protocol.permission_rules import (
     BROKERS_ONLY,
     CLUSTER_TYPE,
     GROUP,
+    MIRRORS,
     OPERATORS,
     TOPIC,
     TRANSACTIONAL,
@@ -44,6 +45,7 @@ from sparklog.protocol.permission_rules import (
     Rule,
     altered_users,
     application_resource,
+    cluster_at_offsets,
     cluster_name,
     cluster_without_transactional_id,
     listed,
@@ -198,7 +200,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.CREATE_TOPIC: ApiSpec(
         topics.CreateTopicRequest,
         topics.CreateTopicResponse,
-        permissions=(Rule(TOPIC, Operation.CREATE, single("name"), or_else=(Operation.CREATE, "cluster")),),
+        permissions=(Rule(TOPIC, Operation.CREATE, single("name"), or_else=(Operation.CREATE, "cluster")), MIRRORS),
         is_at_controller=True,
         is_audited=True,
     ),
@@ -214,6 +216,7 @@ APIS: dict[Api, ApiSpec] = {
         data.ProduceResponse,
         permissions=(
             TRANSACTIONAL._replace(when="with a transactional id"),
+            Rule(CLUSTER_TYPE, Operation.ALTER, cluster_at_offsets, when="at given offsets"),
             Rule(TOPIC, Operation.WRITE, topics_of("partitions"), Denial.ITEM),
         ),
         item_results=ItemResults("partitions", data.ProduceResult),
@@ -245,7 +248,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.ALTER_TOPIC: ApiSpec(
         topics.AlterTopicRequest,
         topics.AlterTopicResponse,
-        permissions=(Rule(TOPIC, Operation.ALTER_CONFIGS, single("name")),),
+        permissions=(Rule(TOPIC, Operation.ALTER_CONFIGS, single("name")), MIRRORS),
         is_at_controller=True,
         is_audited=True,
         audit_detail=lambda request: (request.configs.items(), setting_text),

@@ -106,6 +106,9 @@ class ProduceRequest(Message):
     partitions: Annotated[list[ProducePartition], Meta(min_length=1, max_length=PARTITIONS_PER_REQUEST_MAX)]
     transactional_id: Text | None = None
     """Transactional id of the producer of all transactional batches in the payload; None: no id."""
+    expected_offsets: Annotated[list[Int64], Meta(max_length=PARTITIONS_PER_REQUEST_MAX)] = []
+    """One per partition if the batches have offsets of their own, for mirrored topics: the log end offset at which they
+    are appended. The broker refuses them if the log ends elsewhere. Empty: the broker assigns the offsets."""
 
 
 class ProduceResult(Message):

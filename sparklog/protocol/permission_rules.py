@@ -10,6 +10,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from sparklog.security.acls import CLUSTER, Operation, ResourceType
+from sparklog.settings import MIRROR_PREFIX
 from sparklog.types import SHARED_PREFIX
 
 TOPIC, GROUP, TXN_ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
@@ -83,6 +84,17 @@ def cluster_without_transactional_id(request: Any) -> Sequence[str]:
     return (CLUSTER.name,) if request.transactional_id is None else ()
 
 
+def cluster_at_offsets(request: Any) -> Sequence[str]:
+    """Return the name of the cluster's resource for batches with offsets of their own."""
+    return (CLUSTER.name,) if request.expected_offsets else ()
+
+
+def cluster_of_mirror(request: Any) -> Sequence[str]:
+    """Return the name of the cluster's resource for a request with settings of a mirror. They name a file with secrets
+    and a host that gets them."""
+    return (CLUSTER.name,) if any(name.startswith(MIRROR_PREFIX) for name in request.configs) else ()
+
+
 def altered_users(request: Any) -> Sequence[str]:
     """Return the users whose passwords the request sets or removes."""
     return [one.name for one in (*request.deletions, *request.upsertions)]
@@ -91,4 +103,5 @@ def altered_users(request: Any) -> Sequence[str]:
 BROKERS_ONLY = Rule(CLUSTER_TYPE, Operation.CLUSTER_ACTION, cluster_name)
 OPERATORS = Rule(CLUSTER_TYPE, Operation.ALTER, cluster_name, or_else=(Operation.CLUSTER_ACTION, "cluster"))
 """Requests of operators. ClusterAction is sufficient, too: brokers are allowed to make every change of operators."""
+MIRRORS = Rule(CLUSTER_TYPE, Operation.ALTER, cluster_of_mirror, when="with settings of a mirror")
 TRANSACTIONAL = Rule(TXN_ID, Operation.WRITE, transactional_id_of)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from sparklog.errors import InvalidProducerEpochError, SparklogError
 from sparklog.format.batch import ATTRIBUTE_TRANSACTIONAL, BatchHeader, decode_header
 from sparklog.log.producers.states import Guard
+from sparklog.metadata.mirror_settings import check_writable
 from sparklog.types import TopicPartition
 from sparklog_broker.coordinators.internal_topics import check_not_internal
 from sparklog_broker.coordinators.transaction_access import TransactionAccess
@@ -38,6 +39,9 @@ class Verification:
         for i, (tp, piece) in enumerate(pieces):
             try:
                 check_not_internal(tp.topic, "written to")
+                topic = self._partitions.topics.get(tp.topic)
+                if topic is not None:
+                    check_writable(topic.name, topic.configs, by_mirror=False)
                 header = decode_header(piece)
                 if header.attributes & ATTRIBUTE_TRANSACTIONAL:
                     guard = self._partitions.get(*tp).log.appender.begin_verification(

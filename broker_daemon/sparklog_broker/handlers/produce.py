@@ -21,6 +21,7 @@ from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.producers.states import Guard, Issued
 from sparklog.log.state.check import work_bytes
+from sparklog.metadata.mirror_settings import check_writable
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.security.acls import Operation, Resource, ResourceType
@@ -49,6 +50,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
     """Append batches; every partition has its own outcome. With acks=0 there is no answer, but an error closes the
     connection."""
     pieces = _cut(request.partitions, payload)
+    _check_offsets(request)
     verified = await _verify(request, pieces, context)
     if context.broker.producer_owners is not None:
         await _check_owners(context.broker.producer_owners, request, pieces, verified, context)
@@ -59,6 +61,9 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
     for i, (requested, piece) in enumerate(zip(request.partitions, pieces, strict=True)):
         try:
             check_not_internal(requested.topic, "written to")
+            topic = context.broker.partitions.topics.get(requested.topic)
+            if topic is not None:
+                check_writable(topic.name, topic.configs, by_mirror=bool(request.expected_offsets))
             verdict = verified.get(i)
             if isinstance(verdict, SparklogError):
                 raise verdict
@@ -69,7 +74,11 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
             if request.acks == ACKS_ALL:
                 partition.replicas.check_in_sync()
             epoch = partition.replicas.leader_epoch
-            append = partial(_append, piece, epoch, verdict, issued, context.is_gateway)
+            append = (
+                partial(_append_at, piece, epoch, request.expected_offsets[i])
+                if request.expected_offsets
+                else partial(_append, piece, epoch, verdict, issued, context.is_gateway)
+            )
             size = work_bytes(piece) if len(piece) <= INLINE_APPEND_BYTES else len(piece)
             writes[i] = Write(partition, partition.log, append, size, epoch)
         except SparklogError as e:
@@ -129,6 +138,17 @@ def _cut(partitions: list[ProducePartition], payload: memoryview) -> Sequence[me
     if announced != len(payload):
         raise InvalidRequestError(f"the partitions announce {announced} bytes, the payload has {len(payload)}")
     return _Pieces(payload, (p.length_bytes for p in partitions))
+
+
+def _check_offsets(request: ProduceRequest) -> None:
+    """Raise InvalidRequestError for a request at given offsets that does not have one for each partition, or asks for
+    less than all in-sync replicas: the mirror would read a log end that can be lost."""
+    offsets = request.expected_offsets
+    if offsets and (len(offsets) != len(request.partitions) or request.acks != ACKS_ALL or request.transactional_id):
+        raise InvalidRequestError(
+            f"{len(offsets)} expected offsets for {len(request.partitions)} partitions with acks={request.acks}: one "
+            f"for each partition, acks=all ({ACKS_ALL}) and no transaction are needed"
+        )
 
 
 async def _verify(
@@ -199,6 +219,10 @@ def _append(
     return partition_log.appender.append(
         piece, leader_epoch=leader_epoch, guard=guard, issued=issued, converted=converted
     )
+
+
+def _append_at(piece: memoryview, leader_epoch: int, expected_offset: int, partition_log: PartitionLog) -> AppendInfo:
+    return partition_log.appender.append_at(piece, expected_offset, leader_epoch=leader_epoch)
 
 
 def _result(

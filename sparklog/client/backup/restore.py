@@ -23,7 +23,7 @@ from sparklog.errors import (
 from sparklog.format.key_format import KEY_FORMAT_SETTING
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.security.client_security import Security
-from sparklog.settings import LAKE_PREFIX
+from sparklog.settings import LAKE_PREFIX, MIRROR_PREFIX
 from sparklog.types import OffsetAndMetadata, TopicPartition
 
 NAMED_TOPICS_MAX = 10
@@ -153,7 +153,7 @@ def _listed(names: Sequence[str]) -> str:
 
 def _restored_configs(stored: Mapping[str, object], changes: Mapping[str, object | None]) -> dict[str, object]:
     kept: dict[str, object] = {KEY_FORMAT_SETTING: ""}  # a topic without the setting has another rule of partitions
-    kept |= {name: value for name, value in stored.items() if not name.startswith(LAKE_PREFIX)}
+    kept |= {name: value for name, value in stored.items() if not name.startswith((LAKE_PREFIX, MIRROR_PREFIX))}
     return {name: value for name, value in {**kept, **changes}.items() if value is not None}
 
 

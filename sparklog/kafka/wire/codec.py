@@ -58,7 +58,8 @@ class _Reader:
         is_partial: bool = False,
         limit: int | None = None,
     ) -> None:
-        """`limit`: largest number of elements in all lists; None: ELEMENTS_MAX. `is_partial`: read lists up to `elements_max` elements or the end of the data, whatever their length."""
+        """`limit`: largest number of elements in all lists; None: ELEMENTS_MAX. `is_partial`: read lists up to
+        `elements_max` elements or the end of the data, whatever their length."""
         self.data = data
         self.is_partial = is_partial
         self.pos = 0

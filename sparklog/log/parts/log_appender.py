@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparklog.environment.fault_points import reach
+from sparklog.errors import OffsetOutOfRangeError
 from sparklog.format.batch import BatchHeader, decode_header, encode_marker
 from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.producers.states import Guard, Issued, any_id
 from sparklog.log.segments.segment import PlacedBatch
-from sparklog.log.state.check import check_payload, stamp_payload, with_repeated, without_repeated
+from sparklog.log.state.check import check_payload, check_placed, stamp_payload, with_repeated, without_repeated
 from sparklog.log.state.log_state import LogState
 
 PRODUCER_EXPIRATION_MS = 86_400_000
@@ -57,6 +58,29 @@ class LogAppender:
         with self._state.write_lock:
             self._state.health.check()
             return self._append_new(view, batches, leader_epoch, guard, issued=issued)
+
+    def append_at(self, payload: bytearray | memoryview, expected_offset: int, *, leader_epoch: int = 0) -> AppendInfo:
+        """Append batches at their own offsets, which begin at `expected_offset`, only if the log ends there. Each batch
+        has the column of offsets, and spans the offsets without records before, between and behind its rows; a batch
+        without rows is a gap. The batches get the stamps of this log, except their offsets.
+
+        Raises OffsetOutOfRangeError if the log ends elsewhere; CorruptBatchError, MessageTooLargeError,
+        UnknownSchemaError, InvalidRequestError, FencedLeaderEpochError (all before the first write), StorageFullError,
+        StorageError (written bytes are cut off again, at once or before the next write).
+        """
+        view = memoryview(payload).cast("B")
+        state = self._state
+        state.health.check()
+        batches = check_placed(view, state.config, state.schema_of, state.inflated, expected_offset)
+        with state.write_lock:
+            state.health.check()
+            end = state.offsets.written
+            if end != expected_offset:
+                raise OffsetOutOfRangeError(
+                    f"{state.owner.topic_partition} ends at {end}, the batches begin at {expected_offset}: read the "
+                    "log's end, and send the records after it"
+                )
+            return self._append_checked(view, batches, leader_epoch)[0]
 
     def append_internal(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
         """Append batches of the broker itself. They can have any size, their transactions need no verification, and

@@ -44,6 +44,7 @@ INFLATED_PER_WRITTEN = 4
 """Number of bytes whose decompression and check take about as long as writing one byte to the operating system's
 memory."""
 _ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_GZIP | ATTRIBUTE_SNAPPY
+_PLACED_ATTRIBUTES = ATTRIBUTE_OFFSET_COLUMN | ATTRIBUTE_GZIP | ATTRIBUTE_SNAPPY
 
 
 def check_payload(
@@ -74,19 +75,61 @@ def check_payload(
             )
         _check_header(header, config, internal=internal)
         _check_timestamp(header, config, now_ms)
-        try:
-            schema = schema_of(header.schema_id)
-        except KeyError as e:
-            raise UnknownSchemaError(
-                f"the topic has no schema {header.schema_id}: it was changed, or deleted and created again, after the "
-                "client read its metadata; send the records again"
-            ) from e
+        schema = _schema_for(header, schema_of)
         if not internal:
             _check_rows(view, position, header, schema, config, inflated)
         batches.append((position, header))
     if not batches:
         raise InvalidRequestError("the append has no batch")
     return batches
+
+
+def check_placed(
+    view: memoryview, config: LogConfig, schema_of: SchemaOf, inflated: InflatedMemory, base_offset: int
+) -> list[tuple[int, BatchHeader]]:
+    """Check that the batches that fill `view` have offsets of their own, which follow `base_offset` without a hole
+    between batches, and that readers can decode them; return (position, header) of the batches. Their sizes and
+    timestamps are those of records that another log has accepted, so only the decompressed sizes are checked.
+
+    Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidRequestError.
+    """
+    batches = []
+    for position, header in iterate_batches(view, verify=False):
+        verify_checksum(view, position, header)
+        _check_placed_header(header, base_offset)
+        _check_rows(view, position, header, _schema_for(header, schema_of), config, inflated)
+        batches.append((position, header))
+        base_offset = header.next_offset
+    if not batches:
+        raise InvalidRequestError("the append has no batch")
+    return batches
+
+
+def _check_placed_header(header: BatchHeader, base_offset: int) -> None:
+    if header.attributes & ~_PLACED_ATTRIBUTES or not header.attributes & ATTRIBUTE_OFFSET_COLUMN:
+        raise InvalidRequestError(f"a batch at given offsets cannot have attributes {header.attributes:#x}")
+    if header.base_offset != base_offset:
+        raise InvalidRequestError(
+            f"a batch at given offsets begins at {header.base_offset}, the offset before it is {base_offset - 1}"
+        )
+    if header.last_offset_delta < 0:
+        raise InvalidRequestError("a batch at given offsets spans no offset")
+    if (header.producer_id, header.producer_epoch) != (-1, -1) or header.base_sequence < -1:
+        raise InvalidRequestError(f"a batch at given offsets has no producer, but producer id {header.producer_id}")
+    if header.min_timestamp_ms > header.max_timestamp_ms:
+        raise InvalidRequestError(
+            f"a batch whose smallest timestamp {header.min_timestamp_ms} is above its largest {header.max_timestamp_ms}"
+        )
+
+
+def _schema_for(header: BatchHeader, schema_of: SchemaOf) -> pa.Schema:
+    try:
+        return schema_of(header.schema_id)
+    except KeyError as e:
+        raise UnknownSchemaError(
+            f"the topic has no schema {header.schema_id}: it was changed, or deleted and created again, after the "
+            "client read its metadata; send the records again"
+        ) from e
 
 
 def work_bytes(payload: memoryview) -> int:
