@@ -35,7 +35,7 @@ from sparklog_broker.broker import Broker
 from sparklog_broker.children.child import Child
 from sparklog_broker.children.children import Children
 from sparklog_broker.children.kafka_gateway import KafkaGateway, restarts
-from sparklog_broker.children.lake_worker import LakeWorker, has_lake, lake_worker_spec
+from sparklog_broker.children.worker import LAKE, MIRROR, Worker, WorkerKind, worker_spec
 from sparklog_broker.cluster.cluster_store import ZooKeeperStore
 from sparklog_broker.cluster.growth import grow
 from sparklog_broker.cluster.secure_connect import SecureConnect
@@ -242,7 +242,9 @@ async def _run(config: BrokerConfig, lifeline: int | None, testing: Testing | No
         _print_line("".join(f"listening on {line}\n" for line in lines))
         log.info("broker %d serves %s", config.broker_id, config.data_dir)
         if config.lake_worker_enable:
-            children.add(_lake_worker(config, loop, broker, server))
+            children.add(_worker(LAKE, config.lake_worker_config, loop, broker, server))
+        if config.mirror_worker_enable:
+            children.add(_worker(MIRROR, config.mirror_worker_config, loop, broker, server))
         if kafka is not None:
             children.add(Child(kafka.spec(), loop, environment.clock.monotonic_s, restarts=restarts()))
         children.start()
@@ -419,19 +421,23 @@ async def _read_store(
     return await ZooKeeperStore.read(coordination, config, environment)
 
 
-def _lake_worker(config: BrokerConfig, loop: asyncio.AbstractEventLoop, broker: Broker, server: Server) -> LakeWorker:
+def _worker(
+    kind: WorkerKind, command_config: str, loop: asyncio.AbstractEventLoop, broker: Broker, server: Server
+) -> Worker:
+    config = broker.config
     host, port = parse_address(server.address)
     address = format_address(LOCALHOST if is_any_address(host) else host, port)
     needs_login = config.security.listeners.bound[0].protocol is not SecurityProtocol.PLAINTEXT
     obstacle = ""
-    if needs_login and not config.lake_worker_config:
-        obstacle = "lake.worker.config has to name a file with the worker's settings for the first listener"
+    if needs_login and not command_config:
+        obstacle = f"{kind.command}.worker.config has to name a file with the worker's settings for the first listener"
     defaults = config.topic_defaults
-    return LakeWorker(
-        lake_worker_spec(address, config.lake_worker_config),
+    return Worker(
+        kind,
+        worker_spec(kind, address, command_config),
         loop,
         broker.environment.clock.monotonic_s,
-        lambda: any(has_lake({**defaults, **topic.configs}) for topic in broker.partitions.topics.values()),
+        lambda: any(kind.is_needed({**defaults, **topic.configs}) for topic in broker.partitions.topics.values()),
         obstacle,
     )
 

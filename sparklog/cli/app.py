@@ -27,6 +27,7 @@ from sparklog.cli import (
     gateway,
     group,
     lake,
+    mirror,
     offsets,
     produce,
     reassign,
@@ -92,6 +93,7 @@ app.command("backup", epilog=backup.BACKUP_EPILOG)(backup.backup)
 app.command("restore", epilog=backup.RESTORE_EPILOG)(backup.restore)
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(lake.app, name="lake")
+app.add_typer(mirror.app, name="mirror")
 app.add_typer(user.app, name="user")
 app.add_typer(acl.app, name="acl")
 app.add_typer(quota.app, name="quota")

@@ -315,7 +315,7 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop())
     if end_with_parent:
-        _stop_with_parent(worker.stop)
+        stop_with_parent(worker.stop)
     try:
         if not once:
             worker.run()
@@ -333,7 +333,7 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def _stop_with_parent(stop: Any) -> None:
+def stop_with_parent(stop: Any) -> None:
     """Call `stop` when stdin ends. The broker that started this worker holds the other end of the pipe."""
     import os
     import threading
@@ -343,4 +343,4 @@ def _stop_with_parent(stop: Any) -> None:
             pass
         stop()
 
-    threading.Thread(target=wait, name="sparklog-lake-lifeline", daemon=True).start()
+    threading.Thread(target=wait, name="sparklog-lifeline", daemon=True).start()

@@ -17,6 +17,7 @@ from sparklog.client.admin import (
     config_admin,
     group_admin,
     lake_admin,
+    mirror_admin,
     quota_admin,
     topic_admin,
     transaction_admin,
@@ -34,6 +35,7 @@ from sparklog.client.admin.group_admin import GroupDescription, GroupListing
 from sparklog.client.admin.lake_admin import LakeDescription, LakePartition
 from sparklog.client.admin.leader_states import with_figures
 from sparklog.client.admin.log_view import BatchDescription, SegmentDescription, describe_batches, describe_segments
+from sparklog.client.admin.mirror_admin import MirrorDescription, MirrorPartition, MirrorTopic
 from sparklog.client.admin.quota_admin import QuotaDescription
 from sparklog.client.admin.record_deletion import delete_records
 from sparklog.client.admin.schema_argument import Columns, arrow_schema_of
@@ -49,6 +51,7 @@ from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.errors import ClosedError, InvalidPartitionsError, InvalidRequestError
 from sparklog.format.schema import canonical_schema, require_columns
+from sparklog.mirror.definition import MirrorDefinition
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
 from sparklog.protocol.operation_messages import CordonBrokerRequest, CordonBrokerResponse
 from sparklog.protocol.quota_messages import AlterClientQuotasRequest, AlterClientQuotasResponse, QuotaAlteration
@@ -93,6 +96,9 @@ __all__ = [
     "LakeDescription",
     "LakePartition",
     "LogDirDescription",
+    "MirrorDescription",
+    "MirrorPartition",
+    "MirrorTopic",
     "PartitionDescription",
     "PartitionReassignment",
     "TopicDescription",
@@ -898,6 +904,140 @@ class Admin:
             lake_admin.widen_table(info, self.alter_topic)
         else:
             lake_admin.rebuild_lake(call, info, self.alter_topic)
+
+    @arg.takes(name=arg.text, source=arg.text, topics=arg.text, groups=arg.optional(arg.text))
+    def create_mirror(
+        self,
+        name: str,
+        *,
+        source: str,
+        topics: str,
+        groups: str | None = None,
+        source_config: str | None = None,
+    ) -> MirrorDescription:
+        """Mirror topics of a Kafka cluster: create them here, for a mirror worker that fills them with the same
+        offsets. They are read-only until `promote_mirror`.
+
+        A call that was interrupted can be repeated.
+
+        Args:
+            name: Name of the mirror.
+            source: Address of the source, kafka://HOST:PORT, several brokers with commas.
+            topics: Regular expressions of whole names of topics, separated by commas. Topics that the source adds
+                later are mirrored, too.
+            groups: Regular expressions of the groups whose offsets are copied, separated by commas. None: no group.
+            source_config: Path of a properties file with the client settings for the source (TLS, login), on this
+                machine and on those of the workers. None: plaintext.
+
+        Returns:
+            The mirror with its topics.
+
+        Raises:
+            InvalidConfigError: The address or an expression is wrong, no topic matches, or a topic exists here that the
+                mirror has not created.
+            BrokerNotAvailableError: The source cannot be reached.
+            SaslAuthenticationFailedError: The source refuses the login.
+
+        Example:
+            admin.create_mirror("old", source="kafka://old:9092", topics="orders,logs-.*", groups=".*")
+        """
+        definition = MirrorDefinition(name, source, source_config or "", topics, groups or "")
+        mirror_admin.create_mirror(self, self._topic_infos, definition, self._timeout_ms)
+        return next(mirror for mirror in self.describe_mirrors() if mirror.name == name)
+
+    def describe_mirrors(self) -> list[MirrorDescription]:
+        """Describe all mirrors that have topics, with their lags.
+
+        Returns:
+            Mirrors by name. `error` of a mirror has the reason if its source does not answer now.
+        """
+        return mirror_admin.describe_mirrors(self._cluster, self._topic_infos(), self._timeout_ms)
+
+    @arg.takes(name=arg.text, topics=arg.optional(arg.texts), now=arg.flag, timeout_ms=arg.whole(1))
+    def promote_mirror(
+        self, name: str, topics: Iterable[str] | None = None, *, now: bool = False, timeout_ms: int = 600_000
+    ) -> list[str]:
+        """Open topics of a mirror for writers: wait until they have all records that are committed at the source now,
+        copy the groups' offsets a last time, and end the mirror of these topics. There is no way back.
+
+        Stop the producers at the source before the call.
+
+        Args:
+            name: Name of the mirror.
+            topics: Names of topics. None: all topics of the mirror.
+            now: True to promote the topics with the records that they have, also if the source is gone.
+            timeout_ms: Limit of the wait in ms.
+
+        Returns:
+            Names of the promoted topics.
+
+        Raises:
+            InvalidConfigError: The mirror or a topic does not exist, or a topic is paused and `now` is False.
+            RequestTimedOutError: The topics have not reached the source's end in time. Nothing is promoted.
+            BrokerNotAvailableError: The source cannot be reached, and `now` is False.
+        """
+        return mirror_admin.promote_mirror(
+            self,
+            self._cluster,
+            self._topic_infos(),
+            name,
+            None if topics is None else list(topics),
+            now=now,
+            request_timeout_ms=self._timeout_ms,
+            timeout_ms=timeout_ms,
+        )
+
+    @arg.takes(name=arg.text, reason=arg.text)
+    def pause_mirror(self, name: str, reason: str = mirror_admin.PAUSED_BY_USER) -> list[str]:
+        """Stop a mirror until `resume_mirror`.
+
+        Args:
+            name: Name of the mirror.
+            reason: Text that `describe_mirrors` shows.
+
+        Returns:
+            Names of the paused topics.
+
+        Raises:
+            InvalidConfigError: The mirror does not exist.
+        """
+        return mirror_admin.pause_mirror(self, self._topic_infos(), name, reason)
+
+    @arg.takes(name=arg.text)
+    def resume_mirror(self, name: str) -> list[str]:
+        """Continue a paused mirror. If the cause of a pause remains, the mirror pauses again.
+
+        Args:
+            name: Name of the mirror.
+
+        Returns:
+            Names of the resumed topics.
+
+        Raises:
+            InvalidConfigError: The mirror does not exist.
+        """
+        return mirror_admin.resume_mirror(self, self._topic_infos(), name)
+
+    @arg.takes(name=arg.text)
+    def delete_mirror(self, name: str) -> list[str]:
+        """Delete a mirror with its topics. Promoted topics stay.
+
+        Args:
+            name: Name of the mirror.
+
+        Returns:
+            Names of the deleted topics.
+
+        Raises:
+            InvalidConfigError: The mirror does not exist.
+        """
+        return mirror_admin.delete_mirror(self, self._topic_infos(), name)
+
+    def _topic_infos(self) -> dict[str, TopicInfo]:
+        """Return all topics by name, without their figures."""
+        call = self._call()
+        states = call.answer(lambda left_ms: call.cluster.metadata(timeout_ms=left_ms)).topics
+        return {state.name: topic_info(state) for state in states if not state.error_code}
 
     @arg.takes(name=arg.name)
     def delete_topic(self, name: str) -> None:

@@ -38,7 +38,7 @@ def broker_batch(head: BatchV2, data: memoryview, topic: TopicInfo, inflated_byt
     InvalidRequestError; InvalidTimestampError; MessageTooLargeError."""
     check_head(head)
     raw: Any = data if head.codec == compression.NONE else compression.decompress(head.codec, data, inflated_bytes_max)
-    stored = STORED[codec_of(head, topic)]
+    stored = stored_compression(head, topic)
     if head.record_count <= SMALL_RECORDS_MAX and stored == "none":
         small = read_small(bytes(raw), head.record_count, head.base_timestamp_ms)
         payload = None if small is None else _small_batch(head, small, topic)
@@ -68,6 +68,11 @@ def batch_attributes(head: BatchV2, topic: TopicInfo) -> int:
     append_time = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0
     codec = STORED_ATTRIBUTES.get(codec_of(head, topic), 0)
     return append_time | codec | (ATTRIBUTE_TRANSACTIONAL if head.is_transactional else 0)
+
+
+def stored_compression(head: BatchV2, topic: TopicInfo) -> str:
+    """Return the name of the stored batch's compression."""
+    return STORED[codec_of(head, topic)]
 
 
 def codec_of(head: BatchV2, topic: TopicInfo) -> int:

@@ -27,7 +27,7 @@ from sparklog.format.json_rows import SLICE_ROWS, JsonRows, JsonRowsError
 from sparklog.format.json_values import base64_text, json_values, row_objects
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE, timestamp_bounds_ms
 from sparklog.gateway.records.memory import JSON_BYTES_MAX, JSON_PIECE_BYTES
-from sparklog.gateway.records.to_broker import batch_attributes, check_head, codec_of
+from sparklog.gateway.records.to_broker import batch_attributes, check_head, stored_compression
 from sparklog.gateway.records.typed_keys import values_to_parse, with_keys, without_tombstones
 from sparklog.kafka.records import compression
 from sparklog.kafka.records.batch_v2 import BatchV2
@@ -74,7 +74,7 @@ def typed_batch(
         schema_id=topic.schema_id,
         min_timestamp_ms=low,
         max_timestamp_ms=high,
-        compression=compression.STORED[codec_of(head, topic)],
+        compression=stored_compression(head, topic),
         attributes=batch_attributes(head, topic),
         checksum=False,
     )

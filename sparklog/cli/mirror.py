@@ -1,0 +1,346 @@
+"""`sparklog mirror`: moves the topics of a Kafka cluster here, with the same offsets."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sparklog.cli.client_command import client_security
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, timeout_ms
+
+if TYPE_CHECKING:
+    from sparklog.client.admin.mirror_admin import MirrorDescription, MirrorPartition
+    from sparklog.mirror.plan import PlannedTopic
+
+app = typer.Typer(help="Mirror topics of a Kafka cluster, with the same offsets.", no_args_is_help=True)
+
+MirrorName = Annotated[str, typer.Argument(help="The mirror's name.")]
+
+
+class MirrorFormat(StrEnum):
+    """The output formats of `status`, `verify` and `create --dry-run`."""
+
+    table = "table"
+    json = "json"
+
+
+_CREATE_EPILOG = """\
+**Examples**
+
+`sparklog mirror create old --source kafka://old:9092 --topics 'orders,logs-.*' --groups '.*' --dry-run`
+
+`sparklog mirror create old --source kafka://old:9092 --topics 'orders,logs-.*' --groups '.*'`
+
+`sparklog mirror create old --source kafka://old:9093 --topics '.*' --source-config /etc/sparklog/old.properties`
+
+Expressions match whole names. The file has the settings of a Kafka client, such as `security.protocol=SASL_SSL`,
+`ssl.ca.location`, `sasl.mechanism`, `sasl.username` and `sasl.password=${file:/run/secrets/old}`; it is at this path on
+the hosts of all mirror workers.
+
+**The way of a topic**: `create` makes it here, read-only. A worker copies its records with their offsets, and the
+groups' offsets. Readers can move at any time. When the producers have stopped, `promote` opens the topic for writers.
+"""
+
+
+@app.command("create", epilog=_CREATE_EPILOG)
+def create(
+    name: MirrorName,
+    source: Annotated[str, typer.Option(metavar="URL", help="kafka://HOST:PORT, several brokers with commas.")],
+    topics: Annotated[str, typer.Option(metavar="PATTERN", help="Expressions of topics, separated by commas.")],
+    groups: Annotated[
+        str | None, typer.Option(metavar="PATTERN", help="Expressions of groups whose offsets are copied.")
+    ] = None,
+    source_config: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Client settings for the source: TLS, login.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the topics and settings, and create nothing.")
+    ] = False,
+    format: Annotated[MirrorFormat, typer.Option(help="Output format of --dry-run.")] = MirrorFormat.table,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Create the topics of a Kafka cluster here, for a mirror worker that fills them."""
+    with open_admin(bootstrap_servers) as admin:
+        if dry_run:
+            from sparklog.client.admin.mirror_admin import open_source, plan_mirror
+            from sparklog.mirror.definition import MirrorDefinition, check_definition
+
+            definition = MirrorDefinition(name, source, source_config or "", topics, groups or "")
+            check_definition(definition)
+            kafka = open_source(definition, timeout_ms())
+            try:
+                planned = plan_mirror(definition, kafka, admin.list_topics())
+            finally:
+                kafka.close()
+            _print_plan(planned, format)
+            return
+        mirror = admin.create_mirror(name, source=source, topics=topics, groups=groups, source_config=source_config)
+    count = len(mirror.topics)
+    print(
+        f"mirror {name} has {count} {'topic' if count == 1 else 'topics'}; `sparklog mirror status {name}` shows them"
+    )
+
+
+def _print_plan(planned: list[PlannedTopic], format: MirrorFormat) -> None:
+    from sparklog.cli import console
+    from sparklog.settings import MIRROR_PREFIX
+
+    rows = [
+        (
+            topic.name,
+            topic.partitions,
+            {n: v for n, v in topic.configs.items() if not n.startswith(MIRROR_PREFIX)},
+            list(topic.remarks),
+        )
+        for topic in planned
+    ]
+    if format is MirrorFormat.json:
+        import json
+
+        keys = ("topic", "partitions", "configs", "remarks")
+        print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows]))
+        return
+    table = console.table("topic", "partitions", "settings", right=("partitions",))
+    for name, partitions, configs, _ in rows:
+        table.add_row(name, str(partitions), ", ".join(f"{n}={v}" for n, v in configs.items()) or "defaults")
+    console.stdout().print(table)
+    for name, _, _, remarks in rows:
+        for remark in remarks:
+            print(f"{name}: {remark}")
+    print(f"{len(rows)} {'topic' if len(rows) == 1 else 'topics'} would be created; nothing was changed")
+
+
+_STATUS_EPILOG = """\
+**Examples**
+
+`sparklog mirror status`
+
+`sparklog mirror status old --format json`
+
+*source end* is the last stable offset of the source, *lag* the number of offsets that are missing here, and *behind*
+the age of the newest record here while there is a lag. *lost* offsets were deleted at the source before the mirror read
+them.
+"""
+
+
+@app.command("status", epilog=_STATUS_EPILOG)
+def status(
+    name: Annotated[str | None, typer.Argument(help="The mirror's name; all mirrors if none.")] = None,
+    format: Annotated[MirrorFormat, typer.Option(help="Output format.")] = MirrorFormat.table,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Show the progress of mirrors: offsets, lag, lost offsets, pauses."""
+    import sys
+
+    from sparklog.errors import InvalidConfigError
+
+    with open_admin(bootstrap_servers) as admin:
+        mirrors = [mirror for mirror in admin.describe_mirrors() if name in (None, mirror.name)]
+    if name is not None and not mirrors:
+        raise InvalidConfigError(f"there is no mirror {name!r}, or all its topics are promoted")
+    if format is MirrorFormat.json:
+        import json
+        from dataclasses import asdict
+
+        shown = [asdict(mirror) for mirror in mirrors]
+        print(json.dumps(shown[0] if name is not None else shown))
+    elif not mirrors:
+        print(
+            "there is no mirror; `sparklog mirror create NAME --source URL --topics PATTERN` creates one",
+            file=sys.stderr,
+        )
+    for mirror in mirrors if format is MirrorFormat.table else ():
+        _print_mirror(mirror)
+
+
+def _print_mirror(mirror: MirrorDescription) -> None:
+    from sparklog.cli import console
+
+    print(f"mirror  {mirror.name}")
+    print(f"source  {mirror.source}")
+    if mirror.error:
+        print(f"error   {mirror.error}")
+    for topic in mirror.topics:
+        if topic.reason:
+            print(f"paused  {topic.topic}: {topic.reason}")
+    numbers = ("partition", "source end", "end here", "lag", "behind", "lost")
+    table = console.table("topic", "state", *numbers, right=numbers)
+    for topic in mirror.topics:
+        for p in topic.partitions:
+            table.add_row(topic.topic, topic.state, str(p.partition), *_figures(p))
+    console.stdout().print(table)
+
+
+def _figures(p: MirrorPartition) -> list[str]:
+    from sparklog.cli import console
+    from sparklog.cli.printing import duration
+
+    behind = "-" if p.lag_seconds < 0 else duration(p.lag_seconds)
+    numbers = ["-" if n < 0 else console.number(n) for n in (p.source_end, p.end, p.lag)]
+    return [*numbers, behind, console.number(p.lost)]
+
+
+_PROMOTE_EPILOG = """\
+**Examples**
+
+`sparklog mirror promote old orders` (stop the producers of `orders` at the source before)
+
+`sparklog mirror promote old --now` (takes the records that are here: the source is gone)
+
+The topic then takes records of any producer, from the offset after the last mirrored one. There is no way back into the
+mirror: a new mirror begins with a new topic.
+"""
+
+
+@app.command("promote", epilog=_PROMOTE_EPILOG)
+def promote(
+    name: MirrorName,
+    topics: Annotated[list[str] | None, typer.Argument(help="Topics; all of the mirror if none.")] = None,
+    now: Annotated[bool, typer.Option("--now", help="Do not wait for the source's end.")] = False,
+    within: Annotated[str, typer.Option(metavar="TIME", help="Limit of the wait.")] = "10m",
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Open mirrored topics for writers, when they have reached the source's end."""
+    from sparklog.cli.durations import parse_number_or_ms
+
+    with open_admin(bootstrap_servers) as admin:
+        limit_ms = parse_number_or_ms(within, "--within", 1, 1)
+        promoted = admin.promote_mirror(name, topics or None, now=now, timeout_ms=limit_ms)
+    for topic in promoted:
+        print(f"topic {topic} is open for writers")
+
+
+@app.command("pause")
+def pause(
+    name: MirrorName,
+    reason: Annotated[str, typer.Option(help="Text that `status` shows.")] = "",
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Stop a mirror until `resume`."""
+    with open_admin(bootstrap_servers) as admin:
+        for topic in admin.pause_mirror(name, reason):
+            print(f"the mirror of topic {topic} is paused")
+
+
+@app.command("resume")
+def resume(name: MirrorName, bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
+    """Continue a paused mirror. If the cause of the pause remains, the mirror pauses again."""
+    with open_admin(bootstrap_servers) as admin:
+        for topic in admin.resume_mirror(name):
+            print(f"the mirror of topic {topic} is resumed")
+
+
+@app.command("delete")
+def delete(
+    name: MirrorName,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Delete a mirror with its topics here. Promoted topics stay, and nothing changes at the source."""
+    with open_admin(bootstrap_servers) as admin:
+        if not yes:
+            typer.confirm(
+                f"The topics of mirror {name} that are not promoted are deleted here, with their records. Delete?",
+                abort=True,
+            )
+        for topic in admin.delete_mirror(name):
+            print(f"topic {topic} is deleted")
+
+
+_VERIFY_EPILOG = """\
+**Examples**
+
+`sparklog mirror verify old`
+
+`sparklog mirror verify old --sample 1%`
+
+Records are compared up to the end here. In a compacted topic each side removes records at its own times, so that only
+records of both sides are compared.
+"""
+
+
+@app.command("verify", epilog=_VERIFY_EPILOG)
+def verify(
+    name: MirrorName,
+    sample: Annotated[str, typer.Option(metavar="PERCENT", help="Part of the offsets to compare.")] = "100%",
+    format: Annotated[MirrorFormat, typer.Option(help="Output format.")] = MirrorFormat.table,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Compare keys, values, headers and times with the source, offset by offset. Exit status 1 for a difference."""
+    from sparklog.client.net.cluster import cluster
+    from sparklog.mirror.worker.verify import verify_mirror
+
+    report = verify_mirror(
+        cluster(bootstrap_servers, client_security()), name, share=_share(sample), timeout_ms=timeout_ms()
+    )
+    if format is MirrorFormat.json:
+        import json
+        from dataclasses import asdict
+
+        print(json.dumps(asdict(report)))
+    else:
+        print(f"{report.partitions:,} partitions, {report.records:,} records compared")
+        for problem in report.problems:
+            print(f"difference: {problem}")
+        print("equal" if not report.differences else f"{report.differences:,} differences")
+    if report.differences:
+        raise typer.Exit(1)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise typer.BadParameter(f"--sample {text}: give a percentage above 0%, up to 100%")
+    return share
+
+
+_RUN_EPILOG = """\
+**Examples**
+
+`sparklog mirror run` (until Ctrl-C; any number of workers share the topics)
+
+`sparklog mirror run old --once` (up to the present end of the source, for a scheduler)
+
+Each broker starts a worker by itself when there is a mirrored topic, unless `mirror.worker.enable` is false.
+"""
+
+
+@app.command("run", epilog=_RUN_EPILOG)
+def run(
+    name: Annotated[list[str] | None, typer.Argument(help="Mirrors for --once; all if none.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Copy up to the source's present end, then stop.")] = False,
+    end_with_parent: Annotated[bool, typer.Option("--end-with-parent", hidden=True)] = False,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
+    """Run a mirror worker in the foreground."""
+    import logging
+    import signal
+    import sys
+
+    from sparklog.cli.lake import stop_with_parent
+    from sparklog.mirror.worker.worker import MirrorWorker
+
+    if name and not once:
+        raise typer.BadParameter("mirrors need --once: a continuous worker shares all topics with the other workers")
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    worker = MirrorWorker(bootstrap_servers, security=client_security(), request_timeout_ms=timeout_ms())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: worker.stop())
+    if end_with_parent:
+        stop_with_parent(worker.stop)
+    try:
+        if not once:
+            worker.run()
+            return
+        errors = worker.run_once(name or None)
+    finally:
+        worker.close()
+    for place, error in errors.items():
+        print(f"error: {place}: {error}", file=sys.stderr)
+    if errors:
+        raise typer.Exit(1)

@@ -1,0 +1,378 @@
+"""Administration of mirrors: plan, create, describe, promote, pause, resume and delete.
+
+A mirror is the set of its topics: each has the mirror's definition in its settings. So a call that was interrupted is
+repeated, and continues.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sparklog.client.admin.mirror_groups import GroupCopier, Groups
+from sparklog.client.kafka.source import KafkaSource
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.reading.mirrored_ends import MirroredEnd, mirrored_ends
+from sparklog.errors import (
+    InvalidConfigError,
+    RequestTimedOutError,
+    SparklogError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from sparklog.mirror.definition import (
+    PAUSED,
+    MirrorDefinition,
+    MirroredTopic,
+    check_definition,
+    lost_records,
+    mirrored_topic,
+    promoted_settings,
+)
+from sparklog.mirror.plan import PlannedTopic, chosen_topics, planned_topic
+from sparklog.mirror.rules import SourceBounds
+from sparklog.security.client_security import client_security
+from sparklog.types import TopicPartition
+
+PAUSED_BY_USER = "paused by a user"
+POLL_S = 0.5
+NAMED_MAX = 10
+
+
+@dataclass(frozen=True)
+class MirrorPartition:
+    """The progress of a mirrored partition."""
+
+    partition: int
+    """Number of the partition."""
+    source_end: int
+    """Last stable offset of the source; -1: not known."""
+    end: int
+    """Log end here: the next offset that the mirror copies."""
+    lag: int
+    """Number of offsets that the source has committed and the mirror lacks; -1: not known."""
+    lag_seconds: float
+    """Age of the newest record here in seconds, if there is a lag; 0 without lag; -1: not known."""
+    lost: int
+    """Number of offsets that the source had deleted before the mirror read them."""
+
+
+@dataclass(frozen=True)
+class MirrorTopic:
+    """A topic of a mirror."""
+
+    topic: str
+    """Name of the topic, here and at the source."""
+    state: str
+    """"running" or "paused"."""
+    reason: str
+    """Reason of the pause; empty: not paused."""
+    partitions: tuple[MirrorPartition, ...]
+    """Progress of each partition."""
+
+
+@dataclass(frozen=True)
+class MirrorDescription:
+    """A mirror with its topics."""
+
+    name: str
+    """Name of the mirror."""
+    source: str
+    """Address of the source."""
+    source_config: str
+    """Properties file for the source, on the hosts of the workers; empty: plaintext."""
+    topics_pattern: str
+    """Regular expressions of the topics."""
+    groups_pattern: str
+    """Regular expressions of the groups; empty: none."""
+    topics: tuple[MirrorTopic, ...]
+    """Topics that are not promoted yet."""
+    error: str
+    """Error of asking the source now; empty: it has answered."""
+
+    @property
+    def lag(self) -> int:
+        """Sum of the partitions' lags; -1: not known."""
+        lags = [p.lag for topic in self.topics for p in topic.partitions]
+        return -1 if not lags or min(lags) < 0 else sum(lags)
+
+
+class Topics(Groups, Protocol):
+    """The calls of `Admin` that a mirror needs."""
+
+    def list_topics(self) -> list[str]: ...
+
+    def create_topic(self, name: str, *, partitions: int, configs: Mapping[str, object]) -> Any: ...
+
+    def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> Any: ...
+
+    def delete_topic(self, name: str) -> None: ...
+
+
+def open_source(definition: MirrorDefinition, timeout_ms: int) -> KafkaSource:
+    """Return the client of a mirror's source. Raises InvalidConfigError."""
+    security = client_security(definition.source_config or None)
+    return KafkaSource(definition.bootstrap_servers, security, timeout_ms=timeout_ms)
+
+
+def plan_mirror(definition: MirrorDefinition, source: KafkaSource, here: Iterable[str]) -> list[PlannedTopic]:
+    """Return the topics that the mirror would create; those of `here`, which exist, are left out. Raises errors of the
+    source, and InvalidTopicError for a topic that cannot exist here."""
+    all_topics = source.topics()
+    internal = [name for name, topic in all_topics.items() if topic.is_internal]
+    existing = set(here)
+    names = [name for name in chosen_topics(definition, all_topics, internal) if name not in existing]
+    settings = source.settings(names)
+    return [
+        planned_topic(
+            definition, name, all_topics[name].topic_id, len(all_topics[name].partitions), settings.get(name, {})
+        )
+        for name in names
+    ]
+
+
+def create_missing_topics(admin: Topics, definition: MirrorDefinition, source: KafkaSource) -> dict[str, str]:
+    """Create the topics that the source has and that do not exist here. Returns the reasons for topics that were not
+    created, by name. Raises errors of the source."""
+    reasons: dict[str, str] = {}
+    for topic in plan_mirror(definition, source, admin.list_topics()):
+        try:
+            admin.create_topic(topic.name, partitions=topic.partitions, configs=topic.configs)
+        except TopicAlreadyExistsError:
+            continue  # another worker has created it
+        except SparklogError as e:
+            if e.retriable:
+                raise
+            reasons[topic.name] = str(e)
+    return reasons
+
+
+def create_mirror(
+    admin: Topics, infos: Callable[[], Mapping[str, TopicInfo]], definition: MirrorDefinition, timeout_ms: int
+) -> None:
+    """Create a mirror's topics; see `Admin.create_mirror`. `infos`: reads all topics here."""
+    check_definition(definition)
+    topics_here = infos()
+    source = open_source(definition, timeout_ms)
+    try:
+        names = chosen_topics(definition, (all_topics := source.topics()), _internal(all_topics))
+        if not names:
+            raise InvalidConfigError(
+                f"no topic of {definition.source} matches {definition.topics!r}, or the mirror's user cannot describe "
+                "it; the expressions match whole names, such as 'orders,logs-.*'"
+            )
+        _check_names(definition, names, topics_here)
+        failures = create_missing_topics(admin, definition, source)
+    finally:
+        source.close()
+    if failures:
+        name, reason = next(iter(failures.items()))
+        raise InvalidConfigError(
+            f"{len(failures)} topics of mirror {definition.name!r} were not created: {name}: {reason}"
+        )
+
+
+def _internal(topics: Mapping[str, Any]) -> list[str]:
+    return [name for name, topic in topics.items() if topic.is_internal]
+
+
+def _check_names(definition: MirrorDefinition, names: Sequence[str], here: Mapping[str, TopicInfo]) -> None:
+    """Raise InvalidConfigError if a topic exists here that the mirror has not created, or the mirror has another
+    definition."""
+    taken = []
+    for name in names:
+        if name not in here:
+            continue
+        topic = mirrored_topic(name, here[name].configs)
+        if topic is None or topic.definition.name != definition.name:
+            taken.append(name)
+        elif topic.definition != definition:
+            raise InvalidConfigError(
+                f"mirror {definition.name!r} exists with the source {topic.definition.source} and the topics "
+                f"{topic.definition.topics!r}; use another name, or 'sparklog mirror delete {definition.name}'"
+            )
+    if taken:
+        more = f" and {len(taken) - NAMED_MAX} more" if len(taken) > NAMED_MAX else ""
+        raise InvalidConfigError(
+            f"topics of the source exist here already: {', '.join(taken[:NAMED_MAX])}{more}. A mirror keeps the "
+            "offsets of its source, so it begins with new topics: delete them, or leave them out of --topics"
+        )
+
+
+def mirrored_topics(infos: Mapping[str, TopicInfo], name: str | None = None) -> dict[str, list[MirroredTopic]]:
+    """Return the mirrored topics by mirror; with `name` those of this mirror. Raises InvalidConfigError for a mirror
+    without topics."""
+    mirrors: dict[str, list[MirroredTopic]] = {}
+    for topic_name in sorted(infos):
+        topic = mirrored_topic(topic_name, infos[topic_name].configs)
+        if topic is not None and name in (None, topic.definition.name):
+            mirrors.setdefault(topic.definition.name, []).append(topic)
+    if name is not None and name not in mirrors:
+        raise InvalidConfigError(
+            f"there is no mirror {name!r}, or all its topics are promoted; 'sparklog mirror status' lists the mirrors"
+        )
+    return mirrors
+
+
+def describe_mirrors(cluster: Cluster, infos: Mapping[str, TopicInfo], timeout_ms: int) -> list[MirrorDescription]:
+    """Describe all mirrors; see `Admin.describe_mirrors`."""
+    return [_description(cluster, infos, topics, timeout_ms) for _, topics in sorted(mirrored_topics(infos).items())]
+
+
+def _description(
+    cluster: Cluster, infos: Mapping[str, TopicInfo], topics: Sequence[MirroredTopic], timeout_ms: int
+) -> MirrorDescription:
+    definition = topics[0].definition
+    tps = [TopicPartition(t.topic, p) for t in topics for p in range(infos[t.topic].partitions)]
+    ends = mirrored_ends(cluster, tps, timeout_ms)
+    error = ""
+    bounds: Mapping[TopicPartition, SourceBounds | SparklogError] = {}
+    try:
+        source = open_source(definition, timeout_ms)
+        try:
+            bounds = source.bounds(source.topics([t.topic for t in topics]), tps)
+        finally:
+            source.close()
+    except SparklogError as e:
+        error = str(e)
+    now_ms = time.time() * 1000
+    described = []
+    for topic in topics:
+        lost = lost_records(topic.lost)
+        partitions = tuple(
+            _partition(tp, ends[tp], bounds.get(tp), lost.get(tp.partition, 0), now_ms)
+            for tp in tps
+            if tp.topic == topic.topic
+        )
+        state = "paused" if topic.paused else "running"
+        described.append(MirrorTopic(topic.topic, state, topic.paused, partitions))
+    return MirrorDescription(
+        definition.name,
+        definition.source,
+        definition.source_config,
+        definition.topics,
+        definition.groups,
+        tuple(described),
+        error,
+    )
+
+
+def _partition(
+    tp: TopicPartition, end: MirroredEnd, bounds: SourceBounds | SparklogError | None, lost: int, now_ms: float
+) -> MirrorPartition:
+    source_end = bounds.stable if isinstance(bounds, SourceBounds) else -1
+    lag = max(0, source_end - end.end) if source_end >= 0 else -1
+    lag_seconds = 0.0 if lag == 0 else -1.0
+    if lag > 0 and end.timestamp_ms >= 0:
+        lag_seconds = max(0.0, (now_ms - end.timestamp_ms) / 1000)
+    return MirrorPartition(tp.partition, source_end, end.end, lag, lag_seconds, lost)
+
+
+def pause_mirror(admin: Topics, infos: Mapping[str, TopicInfo], name: str, reason: str) -> list[str]:
+    """Pause a mirror's topics, and return their names. Raises InvalidConfigError for an unknown mirror."""
+    return _set_pause(admin, infos, name, reason or PAUSED_BY_USER)
+
+
+def resume_mirror(admin: Topics, infos: Mapping[str, TopicInfo], name: str) -> list[str]:
+    """Resume a mirror's topics, and return their names. Raises InvalidConfigError for an unknown mirror."""
+    return _set_pause(admin, infos, name, None)
+
+
+def _set_pause(admin: Topics, infos: Mapping[str, TopicInfo], name: str, reason: str | None) -> list[str]:
+    topics = [topic.topic for topic in mirrored_topics(infos, name)[name]]
+    for topic in topics:
+        admin.alter_topic(topic, {PAUSED: reason})
+    return topics
+
+
+def delete_mirror(admin: Topics, infos: Mapping[str, TopicInfo], name: str) -> list[str]:
+    """Delete a mirror with its topics that are not promoted, and return their names. Raises InvalidConfigError for an
+    unknown mirror."""
+    topics = [topic.topic for topic in mirrored_topics(infos, name)[name]]
+    for topic in topics:
+        try:
+            admin.delete_topic(topic)
+        except UnknownTopicOrPartitionError:
+            continue
+    return topics
+
+
+def promote_mirror(
+    admin: Topics,
+    cluster: Cluster,
+    infos: Mapping[str, TopicInfo],
+    name: str,
+    chosen: Sequence[str] | None,
+    *,
+    now: bool,
+    request_timeout_ms: int,
+    timeout_ms: int,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[str]:
+    """Open topics of a mirror for writers; see `Admin.promote_mirror`."""
+    by_name = {topic.topic: topic for topic in mirrored_topics(infos, name)[name]}
+    for topic_name in chosen or ():
+        if topic_name not in by_name:
+            raise InvalidConfigError(
+                f"mirror {name!r} has no topic {topic_name!r}; it has {', '.join(sorted(by_name))}"
+            )
+    topics = [by_name[topic] for topic in sorted(chosen or by_name)]
+    paused = [topic for topic in topics if topic.paused]
+    if paused and not now:
+        raise InvalidConfigError(
+            f"topic {paused[0].topic!r} is paused: {paused[0].paused}. Use 'sparklog mirror resume {name}', or promote "
+            "the topic with the records that it has (--now)"
+        )
+    definition = topics[0].definition
+    tps = [TopicPartition(t.topic, p) for t in topics for p in range(infos[t.topic].partitions)]
+    source = open_source(definition, request_timeout_ms)
+    try:
+        if not now:
+            _wait_for_end(source, cluster, tps, name, Deadline(timeout_ms), request_timeout_ms, sleep)
+        ends = {tp: end.end for tp, end in mirrored_ends(cluster, tps, request_timeout_ms).items()}
+        try:
+            source.topics([t.topic for t in topics])
+            GroupCopier(admin, source).copy(definition, ends)
+        except SparklogError:
+            if not now:
+                raise  # else the source may be gone: the groups keep the offsets of the last copy
+    finally:
+        source.close()
+    for topic in topics:
+        admin.alter_topic(topic.topic, promoted_settings())
+    return [topic.topic for topic in topics]
+
+
+def _wait_for_end(
+    source: KafkaSource,
+    cluster: Cluster,
+    tps: Sequence[TopicPartition],
+    name: str,
+    deadline: Deadline,
+    request_timeout_ms: int,
+    sleep: Callable[[float], None],
+) -> None:
+    """Wait until each partition has the records that are committed at the source now. Raises RequestTimedOutError, and
+    the source's errors."""
+    targets = {}
+    for tp, bounds in source.bounds(source.topics(sorted({tp.topic for tp in tps})), tps).items():
+        if isinstance(bounds, SparklogError):
+            raise bounds
+        targets[tp] = bounds.stable
+    while True:
+        ends = mirrored_ends(cluster, tps, request_timeout_ms)
+        behind = {tp: target - ends[tp].end for tp, target in targets.items() if ends[tp].end < target}
+        if not behind:
+            return
+        if deadline.is_over:
+            tp = next(iter(behind))
+            raise RequestTimedOutError(
+                f"mirror {name!r} has not reached its source: {tp} lacks {behind[tp]} offsets. Is a mirror worker "
+                f"running ('sparklog mirror run', or mirror.worker.enable), and is the topic not paused ('sparklog "
+                f"mirror status {name}')? --now promotes the topics with the records that they have"
+            )
+        sleep(POLL_S)

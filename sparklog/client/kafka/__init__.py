@@ -1,0 +1,1 @@
+"""A client of Kafka's protocol, for the source of a mirror."""

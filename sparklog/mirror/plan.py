@@ -1,0 +1,94 @@
+"""The plan of a mirror's topics: names, partitions and settings that a source's topics get here. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from sparklog.errors import InvalidConfigError, InvalidTopicError
+from sparklog.kafka.topic_settings import own_text
+from sparklog.metadata.store import PARTITIONS_MAX
+from sparklog.mirror.definition import MirrorDefinition, matcher
+from sparklog.settings import Scope, settings_of
+from sparklog.types import check_topic_name
+
+COPIED = (
+    "cleanup.policy",
+    "retention.ms",
+    "retention.bytes",
+    "max.message.bytes",
+    "compression.type",
+    "segment.bytes",
+    "segment.ms",
+    "delete.retention.ms",
+    "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms",
+    "max.compaction.lag.ms",
+)
+"""Settings in effect at the source that a topic gets at its creation."""
+_AT_LEAST = ("max.message.bytes",)
+"""Settings that are only raised: batches have other sizes here."""
+INTERNAL_PREFIX = "__"
+
+
+class PlannedTopic(Struct, frozen=True):
+    """A topic that a mirror is to create."""
+
+    name: str
+    partitions: int
+    configs: Mapping[str, object]
+    """Settings of the topic, those of the mirror included."""
+    remarks: tuple[str, ...]
+    """Settings of the source that are not kept, with the reason."""
+
+
+def chosen_topics(definition: MirrorDefinition, names: Iterable[str], internal: Iterable[str] = ()) -> list[str]:
+    """Return the source's topics that the mirror copies. Internal topics of Kafka are never copied."""
+    pattern, hidden = matcher(definition.topics), set(internal)
+    return sorted(
+        name
+        for name in names
+        if pattern.fullmatch(name) and name not in hidden and not name.startswith(INTERNAL_PREFIX)
+    )
+
+
+def planned_topic(
+    definition: MirrorDefinition, name: str, topic_id: str, partitions: int, source: Mapping[str, str]
+) -> PlannedTopic:
+    """Return the plan of one topic. `source`: its settings in effect at the source. Raises InvalidTopicError for a
+    topic that cannot exist here."""
+    check_topic_name(name)
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidTopicError(f"topic {name!r} has {partitions} partitions at the source; 1 to {PARTITIONS_MAX} fit")
+    settings, remarks = copied_settings(source)
+    return PlannedTopic(name, partitions, settings | definition.settings(topic_id), tuple(remarks))
+
+
+def copied_settings(source: Mapping[str, str]) -> tuple[dict[str, object], list[str]]:
+    """Return the settings for a topic here, without defaults, and remarks about those that are not kept."""
+    table = settings_of(Scope.TOPIC)
+    settings: dict[str, object] = {}
+    remarks: list[str] = []
+    for name in COPIED:
+        if name not in source:
+            continue
+        setting = table[name]
+        try:
+            value = setting.parse(own_text(setting, source[name]))
+        except InvalidConfigError as e:
+            remarks.append(f"{name} = {source[name]} is not kept: {e}")
+            continue
+        is_small = name in _AT_LEAST and isinstance(value, int) and value < int(setting.default)
+        if value != setting.default and not is_small:
+            settings[name] = value
+    if source.get("message.timestamp.type") == "LogAppendTime":
+        remarks.append(
+            "message.timestamp.type = LogAppendTime is not kept: records keep the time of their append at the source "
+            "as their own time (CreateTime)"
+        )
+    if source.get("min.insync.replicas", "1") != "1":
+        remarks.append(
+            f"min.insync.replicas = {source['min.insync.replicas']} is not kept: replicas are those of this cluster"
+        )
+    return settings, remarks

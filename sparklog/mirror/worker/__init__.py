@@ -1,0 +1,1 @@
+"""The mirror worker, which fills mirrored topics from their sources. It is above the client."""

@@ -1,0 +1,317 @@
+"""One mirror at work: fetches from the leaders of its source, converts, and appends here.
+
+A partition's state is read from the log here whenever it is not certain: at the start, after a failed append, and after
+a change of the leader at the source. Nothing else is stored, so that the worker can be killed at any step, and two
+workers on one topic do no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import Struct
+
+from sparklog.client.kafka.source import FetchedPartition, KafkaSource, SourceTopic
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.reading.mirrored_ends import MirroredEnd
+from sparklog.errors import (
+    CorruptBatchError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    SparklogError,
+    UnknownTopicOrPartitionError,
+)
+from sparklog.mirror.definition import MirroredTopic
+from sparklog.mirror.placing import Placed, gap_batches, place
+from sparklog.mirror.rules import (
+    NO_EPOCH,
+    Go,
+    Pause,
+    Skip,
+    SourceBounds,
+    judge_bounds,
+    judge_epoch,
+    judge_topic,
+)
+from sparklog.mirror.worker.log_side import LogSide, PlacedAppend
+from sparklog.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+METADATA_S = 5.0
+"""Interval between two looks at the source's topics and leaders."""
+RETRY_S, RETRY_S_MAX = 0.2, 10.0
+"""First and longest pause of a partition after an error."""
+BAD_ANSWERS_MAX = 3
+"""Number of answers in succession that cannot be converted, after which the topic is paused: one can be damaged on its
+way, three are not."""
+
+
+class Decisions(Struct, frozen=True):
+    """Calls by which the mirror stores its decisions in the topics' settings."""
+
+    pause: Callable[[str, str], None]
+    """Pauses a topic with a reason."""
+    note_lost: Callable[[str, int, int, int], None]
+    """Notes lost offsets of a topic: partition, first, end."""
+    begin_at: Callable[[TopicPartition, int], None]
+    """Deletes the offsets below the first one of the source from a partition without records."""
+    grow: Callable[[str, int], None]
+    """Adds partitions to a topic, up to a total."""
+
+
+class PartitionState(Struct):
+    """The progress of one partition."""
+
+    end: int = 0
+    """Log end here, at which the mirror continues."""
+    epoch: int = NO_EPOCH
+    """The source's leader epoch of the last batch here."""
+    leader_epoch: int = NO_EPOCH
+    """Leader epoch at the source in which the state was judged."""
+    is_judged: bool = False
+    stable: int = -1
+    """The source's last stable offset; -1: not known."""
+    not_before_s: float = 0.0
+    failures: int = 0
+    bad_answers: int = 0
+    error: str = ""
+
+    @property
+    def is_current(self) -> bool:
+        """True if the partition has all committed records that the source had at the last answer."""
+        return self.is_judged and 0 <= self.stable <= self.end
+
+
+class MirrorSync:
+    """The work of one mirror, for one thread."""
+
+    def __init__(
+        self,
+        source: KafkaSource,
+        log_side: LogSide,
+        decisions: Decisions,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.source = source
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self._log = log_side
+        self._decisions = decisions
+        self._clock_s = clock_s
+        self._topics: dict[str, MirroredTopic] = {}
+        self._limits: dict[str, int] = {}
+        self._source_topics: dict[str, SourceTopic] = {}
+        self._looked_s = float("-inf")
+        self._paused_here: set[str] = set()
+        """Topics that this object has paused, until their settings show the pause."""
+
+    def use(
+        self, topics: Mapping[str, MirroredTopic], limits: Mapping[str, int], partitions: Mapping[str, int]
+    ) -> None:
+        """Mirror these topics from now on. `limits`: largest decompressed size of a batch, by topic. `partitions`:
+        number of partitions here, by topic."""
+        self._paused_here = {name for name in self._paused_here if name in topics and not topics[name].paused}
+        active = {name: topic for name, topic in topics.items() if not topic.paused and name not in self._paused_here}
+        tps = {TopicPartition(name, p) for name in active for p in range(partitions[name])}
+        self.states = {tp: self.states.get(tp, PartitionState()) for tp in sorted(tps)}
+        if active.keys() != self._topics.keys():
+            self._looked_s = float("-inf")
+        self._topics, self._limits = active, dict(limits)
+
+    def round(self, wait_ms: int) -> bool:
+        """Fetch once from each leader of the source. `wait_ms`: longest wait for records. Returns True if records or
+        gaps were appended. Raises errors of the source's metadata."""
+        self._look()
+        now_s = self._clock_s()
+        due = [tp for tp, state in self.states.items() if state.not_before_s <= now_s]
+        self._judge([tp for tp in due if not self.states[tp].is_judged])
+        by_leader: dict[Endpoint, list[TopicPartition]] = {}
+        for tp in due:
+            leader = self.source.leader(self._source_topics, tp)
+            if leader is not None and tp in self.states and self.states[tp].is_judged:
+                by_leader.setdefault(leader, []).append(tp)
+        has_appended = False
+        for leader, tps in by_leader.items():
+            has_appended = self._copy(leader, tps, wait_ms // len(by_leader)) or has_appended
+        return has_appended
+
+    def look_again(self) -> None:
+        """Read the source's topics and leaders at the next round."""
+        self._looked_s = float("-inf")
+
+    # -- the source's topics
+
+    def _look(self) -> None:
+        if self._clock_s() - self._looked_s < METADATA_S or not self._topics:
+            return
+        topics = self.source.topics(sorted(self._topics))
+        self._looked_s = self._clock_s()
+        self._source_topics = {}
+        for name, mirrored in list(self._topics.items()):
+            topic = topics.get(name)
+            if topic is None:
+                self._fail_topic(name, f"the source has no topic {name!r}, or the mirror's user cannot describe it")
+                continue
+            verdict = judge_topic(mirrored.source_topic_id, topic.topic_id)
+            if isinstance(verdict, Pause):
+                self._pause(name, verdict.reason)
+                continue
+            self._source_topics[name] = topic
+            self._follow(topic)
+
+    def _follow(self, topic: SourceTopic) -> None:
+        """Judge the partitions again whose leaders have changed, and add those that the source has added."""
+        here = [tp for tp in self.states if tp.topic == topic.name]
+        if len(topic.partitions) > len(here):
+            self._decisions.grow(topic.name, len(topic.partitions))
+            for number in range(len(here), len(topic.partitions)):
+                leader_epoch = topic.partitions[number].leader_epoch
+                self.states[TopicPartition(topic.name, number)] = PartitionState(leader_epoch=leader_epoch)
+        for tp in here:
+            if tp.partition < len(topic.partitions):
+                state, epoch = self.states[tp], topic.partitions[tp.partition].leader_epoch
+                if epoch != state.leader_epoch:
+                    state.is_judged, state.leader_epoch = False, epoch
+
+    # -- judgement
+
+    def _judge(self, tps: list[TopicPartition]) -> None:
+        """Read the ends here and the source's offsets, and decide how each partition continues."""
+        tps = [tp for tp in tps if tp.topic in self._source_topics and tp in self.states]
+        if not tps:
+            return
+        ends = self._log.ends(tps)
+        bounds = self.source.bounds(self._source_topics, tps)
+        epochs = {tp: end.epoch for tp, end in ends.items() if end.epoch != NO_EPOCH}
+        answers = self.source.epoch_ends(self._source_topics, epochs)
+        for tp in tps:
+            if tp not in self.states:
+                continue  # its topic was paused by another partition
+            state, end, answer = self.states[tp], ends[tp], answers.get(tp)
+            state.end, state.epoch = end.end, end.epoch
+            its_bounds = bounds[tp]
+            if isinstance(its_bounds, SparklogError):
+                self._fail(tp, its_bounds)
+                continue
+            if isinstance(answer, SparklogError):
+                self._fail(tp, answer)
+                continue
+            state.stable = its_bounds.stable
+            verdict = Go() if answer is None else judge_epoch(end.end, end.epoch, answer)
+            if isinstance(verdict, Pause):
+                self._pause(tp.topic, f"partition {tp.partition}: {verdict.reason}")
+                continue
+            self._follow_bounds(tp, end, its_bounds)
+
+    def _follow_bounds(self, tp: TopicPartition, end: MirroredEnd, bounds: SourceBounds) -> None:
+        verdict = judge_bounds(end.end, end.is_empty, bounds)
+        if isinstance(verdict, Pause):
+            self._pause(tp.topic, f"partition {tp.partition}: {verdict.reason}")
+        elif isinstance(verdict, Skip):
+            if verdict.is_lost:
+                logger.warning("%s: the source has deleted the offsets %d to %d", tp, end.end, verdict.start - 1)
+                self._decisions.note_lost(tp.topic, tp.partition, end.end, verdict.start)
+            gap = PlacedAppend(end.end, gap_batches(end.end, verdict.start, NO_EPOCH))
+            placed = Placed(tuple(gap.batches), verdict.start, NO_EPOCH, 0, verdict.start - end.end)
+            if self._append({tp: (gap, placed)}) and not verdict.is_lost:
+                self._decisions.begin_at(tp, verdict.start)
+        else:
+            self.states[tp].is_judged = True
+
+    # -- copying
+
+    def _copy(self, leader: Endpoint, tps: Iterable[TopicPartition], wait_ms: int) -> bool:
+        states = {tp: self.states[tp] for tp in tps if tp in self.states}
+        positions = {tp: (s.end, s.leader_epoch, s.epoch) for tp, s in states.items()}
+        try:
+            fetched = self.source.fetch(leader, positions, wait_ms=wait_ms)
+        except SparklogError as e:
+            self.look_again()
+            for tp in positions:
+                self._fail(tp, e)
+            return False
+        appends: dict[TopicPartition, tuple[PlacedAppend, Placed]] = {}
+        for tp, part in fetched.items():
+            placed = self._placed(tp, part)
+            if placed is not None and placed.batches:
+                appends[tp] = PlacedAppend(self.states[tp].end, placed.batches), placed
+        return self._append(appends)
+
+    def _placed(self, tp: TopicPartition, part: FetchedPartition) -> Placed | None:
+        """Return a partition's converted records; None if there is an error, which is dealt with."""
+        state = self.states.get(tp)
+        if state is None:
+            return None
+        if part.diverging is not None:
+            state.is_judged = False  # the next judgement asks about the epoch
+            return None
+        if part.error is not None:
+            if not part.is_out_of_range:
+                self.look_again()
+            state.is_judged = False
+            self._fail(tp, part.error)
+            return None
+        stable = part.stable if part.stable >= 0 else part.end
+        try:
+            placed = place(
+                part.records, state.end, stable, part.aborted, self._limits[tp.topic], int(time.time() * 1000)
+            )
+        except SparklogError as e:
+            state.bad_answers += 1
+            if state.bad_answers >= BAD_ANSWERS_MAX:
+                self._pause(tp.topic, f"partition {tp.partition}, after offset {state.end - 1}: {e}")
+            else:
+                self._fail(tp, e)
+            return None
+        state.stable, state.bad_answers, state.failures, state.error = stable, 0, 0, ""
+        return placed
+
+    def _append(self, appends: Mapping[TopicPartition, tuple[PlacedAppend, Placed]]) -> bool:
+        """Append, and note the new ends. Returns True if a partition has grown."""
+        if not appends:
+            return False
+        outcomes = self._log.append({tp: one for tp, (one, _) in appends.items()})
+        has_grown = False
+        for tp, error in outcomes.items():
+            state, placed = self.states[tp], appends[tp][1]
+            if error is None:
+                state.end, state.epoch, has_grown = placed.next_offset, placed.epoch, True
+                continue
+            state.is_judged = False
+            if isinstance(error, UnknownTopicOrPartitionError | PolicyViolationError):
+                logger.info("%s is not mirrored any more: %s", tp, error)
+                self._fail(tp, error)
+            elif isinstance(error, OffsetOutOfRangeError):
+                logger.info("%s: another worker has appended", tp)
+            elif isinstance(error, CorruptBatchError):
+                self._pause(tp.topic, f"partition {tp.partition}, after offset {state.end - 1}: {error}")
+            else:
+                self._fail(tp, error)
+        return has_grown
+
+    # -- errors
+
+    def _fail(self, tp: TopicPartition, error: SparklogError) -> None:
+        """Note an error, and leave the partition alone for a while."""
+        state = self.states[tp]
+        if str(error) != state.error:
+            logger.warning("%s: %s", tp, error)
+        state.failures += 1
+        state.error = str(error)
+        state.not_before_s = self._clock_s() + min(RETRY_S * 2 ** min(state.failures - 1, 10), RETRY_S_MAX)
+
+    def _fail_topic(self, name: str, reason: str) -> None:
+        for tp in [tp for tp in self.states if tp.topic == name]:
+            self._fail(tp, UnknownTopicOrPartitionError(reason))
+
+    def _pause(self, name: str, reason: str) -> None:
+        """Pause a topic, and forget its partitions until it is resumed."""
+        logger.error("topic %s is paused: %s", name, reason)
+        self._decisions.pause(name, reason)
+        self._paused_here.add(name)
+        self._topics.pop(name, None)
+        self._source_topics.pop(name, None)
+        self.states = {tp: state for tp, state in self.states.items() if tp.topic != name}

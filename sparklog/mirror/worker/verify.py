@@ -1,0 +1,154 @@
+"""The check of a mirror: keys, values, headers and timestamps here are compared with the source, offset by offset."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.client.admin.mirror_admin import mirrored_topics, open_source
+from sparklog.client.kafka.source import KafkaSource, SourceTopic
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.topic_info import TopicInfo, topic_info
+from sparklog.client.reading.mirrored_ends import mirrored_ends
+from sparklog.client.reading.range_reader import read_range
+from sparklog.errors import LeaderNotAvailableError
+from sparklog.format.batch import decode_header
+from sparklog.format.offset_column import decode_rows
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.mirror.placing import place
+from sparklog.mirror.rules import NO_EPOCH
+from sparklog.types import READ_COMMITTED, TopicPartition
+
+NAMED_MAX = 20
+ATTEMPTS = 20
+COLUMNS = ("key", "value", "headers", "timestamp")
+
+
+@dataclass
+class MirrorVerification:
+    """The result of a check."""
+
+    mirror: str
+    """Name of the mirror."""
+    partitions: int = 0
+    """Number of compared partitions."""
+    records: int = 0
+    """Number of compared records."""
+    differences: int = 0
+    """Number of offsets that differ."""
+    problems: list[str] = field(default_factory=list)
+    """The first differences, with topic, partition and offset."""
+
+    def add(self, text: str) -> None:
+        """Count a difference, and note its text."""
+        self.differences += 1
+        if len(self.problems) < NAMED_MAX:
+            self.problems.append(text)
+
+
+def verify_mirror(cluster: Cluster, name: str, *, share: float = 1.0, timeout_ms: int = 30_000) -> MirrorVerification:
+    """Compare a mirror's topics with its source, up to the log ends here. `share`: part of the offsets that is
+    compared, 0 to 1; the others are passed over in pieces. Raises InvalidConfigError for an unknown mirror, and errors
+    of the source."""
+    infos = {s.name: topic_info(s) for s in cluster.metadata(timeout_ms=timeout_ms).topics if not s.error_code}
+    topics = mirrored_topics(infos, name)[name]
+    report = MirrorVerification(name)
+    source = open_source(topics[0].definition, timeout_ms)
+    try:
+        source_topics = source.topics([topic.topic for topic in topics])
+        for topic in topics:
+            for number in range(infos[topic.topic].partitions):
+                check = _PartitionCheck(cluster, source, source_topics, infos[topic.topic], timeout_ms, report)
+                check.run(TopicPartition(topic.topic, number), share)
+    finally:
+        source.close()
+    return report
+
+
+class _PartitionCheck:
+    """The comparison of one partition."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        source: KafkaSource,
+        source_topics: dict[str, SourceTopic],
+        info: TopicInfo,
+        timeout_ms: int,
+        report: MirrorVerification,
+    ) -> None:
+        self._cluster = cluster
+        self._source = source
+        self._source_topics = source_topics
+        self._info = info
+        self._timeout_ms = timeout_ms
+        self._report = report
+
+    def run(self, tp: TopicPartition, share: float) -> None:
+        bounds = self._source.bounds(self._source_topics, [tp])[tp]
+        if isinstance(bounds, Exception):
+            raise bounds
+        here = mirrored_ends(self._cluster, [tp], self._timeout_ms)[tp]
+        position, end = max(bounds.start, here.start), here.end
+        self._report.partitions += 1
+        if end > bounds.end:
+            self._report.add(f"{tp}: ends at {end} here, at {bounds.end} at the source")
+        while position < min(end, bounds.stable):
+            following, source_rows = self._at_source(tp, position)
+            following = min(following, end)
+            self._compare(tp, source_rows, self._rows_here(tp, position, following), following)
+            skipped = int((following - position) * (1 / share - 1)) if share < 1 else 0
+            position = following + skipped
+
+    def _at_source(self, tp: TopicPartition, position: int) -> tuple[int, dict[int, Any]]:
+        """Return the offset after the next fetched records, and these by offset. Raises the source's errors."""
+        leader = self._source.leader(self._source_topics, tp)
+        for _ in range(ATTEMPTS):
+            if leader is None:
+                break
+            epoch = self._source_topics[tp.topic].partitions[tp.partition].leader_epoch
+            part = self._source.fetch(leader, {tp: (position, epoch, NO_EPOCH)}, wait_ms=500).get(tp)
+            if part is None:
+                continue
+            if part.error is not None:
+                raise part.error
+            stable = part.stable if part.stable >= 0 else part.end
+            limit, now_ms = self._info.inflated_bytes_max, int(time.time() * 1000)
+            placed = place(part.records, position, stable, part.aborted, limit, now_ms)
+            if placed.next_offset > position:
+                return placed.next_offset, dict(_rows_of(placed.batches))
+        raise LeaderNotAvailableError(f"the source sends no records of {tp} from offset {position} on")
+
+    def _rows_here(self, tp: TopicPartition, start: int, end: int) -> dict[int, Any]:
+        rows: dict[int, Any] = {}
+        for batch in read_range(
+            self._cluster, tp, start, end, columns=COLUMNS, isolation=READ_COMMITTED, retry_timeout_ms=self._timeout_ms
+        ):
+            rows |= zip(batch.offsets().tolist(), batch.data.to_pylist(), strict=True)
+        return rows
+
+    def _compare(self, tp: TopicPartition, source: dict[int, Any], here: dict[int, Any], end: int) -> None:
+        source = {offset: row for offset, row in source.items() if offset < end}
+        for offset in sorted(source.keys() & here.keys()):
+            self._report.records += 1
+            names = [name for name in COLUMNS if source[offset][name] != here[offset][name]]
+            if names:
+                self._report.add(f"{tp}, offset {offset}: another {', '.join(names)} than at the source")
+        if self._info.is_compacted:
+            return  # each side removes records at its own times
+        for offset in sorted(source.keys() - here.keys()):
+            self._report.add(f"{tp}, offset {offset}: the record is missing here")
+        for offset in sorted(here.keys() - source.keys()):
+            self._report.add(f"{tp}, offset {offset}: the record is missing at the source")
+
+
+def _rows_of(batches: tuple[memoryview, ...]) -> Iterator[tuple[int, Any]]:
+    for data in batches:
+        rows, offsets = decode_rows(data, ENVELOPE_SCHEMA, decode_header(data))
+        assert offsets is not None
+        yield from zip(np.asarray(offsets).tolist(), pa.Table.from_batches([rows]).to_pylist(), strict=True)

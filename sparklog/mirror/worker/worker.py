@@ -1,0 +1,347 @@
+"""The mirror worker: runs the mirrors of a cluster, and shares their topics with other workers as a group.
+
+A topic belongs to the worker that the group assigns the topic's partition 0 to. Each mirror runs on a thread of its
+own, because its source can be slow. Two workers on one topic do no harm: the broker appends only at the log's end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec import Struct
+
+from sparklog.client.admin.admin import Admin
+from sparklog.client.admin.mirror_admin import create_missing_topics, open_source
+from sparklog.client.admin.mirror_groups import GroupCopier
+from sparklog.client.consumer.consumer import Consumer
+from sparklog.client.kafka.source import KafkaSource
+from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.topic_info import topic_info
+from sparklog.errors import (
+    DataLossError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    SparklogError,
+)
+from sparklog.mirror.definition import LOST, PAUSED, MirrorDefinition, MirroredTopic, mirrored_topic, with_lost
+from sparklog.mirror.worker.log_side import LogSide
+from sparklog.mirror.worker.sync import Decisions, MirrorSync
+from sparklog.security.client_security import Security
+from sparklog.types import TopicPartition
+
+logger = logging.getLogger(__name__)
+
+GROUP_ID = "sparklog-mirror"
+"""The workers' group. It only distributes topics among the workers, which commit no offsets in it."""
+FIND_TOPICS_S = 2.0
+NEW_TOPICS_S = 30.0
+"""Interval between two searches for topics that the source has added."""
+GROUPS_S = 5.0
+POLL_MS = 200
+FETCH_WAIT_MS = 500
+FAILURE_PAUSE_S, FAILURE_PAUSE_S_MAX = 0.5, 30.0
+SESSION_TIMEOUT_MS = 10_000
+REASON_CHARS_MAX = 1_000
+
+
+class Mirrored(Struct, frozen=True):
+    """A mirrored topic with the facts about it that a mirror needs."""
+
+    topic: MirroredTopic
+    partitions: int
+    inflated_bytes_max: int
+
+
+class _Runner:
+    """The thread of one mirror."""
+
+    def __init__(self, work: Callable[[_Runner], None], name: str) -> None:
+        self.stop = threading.Event()
+        self._lock = threading.Lock()
+        self._topics: dict[str, Mirrored] = {}
+        self._thread = threading.Thread(target=work, args=(self,), name=f"sparklog-mirror-{name}", daemon=True)
+
+    def use(self, topics: Mapping[str, Mirrored]) -> None:
+        with self._lock:
+            self._topics = dict(topics)
+        if not self._thread.is_alive() and not self.stop.is_set():
+            self._thread.start()
+
+    def topics(self) -> dict[str, Mirrored]:
+        with self._lock:
+            return dict(self._topics)
+
+    def end(self) -> None:
+        self.stop.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+
+class MirrorWorker:
+    """A mirror worker; for one thread, except `stop`."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str | None = None,
+        *,
+        security: Security = None,
+        request_timeout_ms: int = 30_000,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._bootstrap = bootstrap_servers
+        self._security = security
+        self._timeout_ms = request_timeout_ms
+        self._admin = Admin(bootstrap_servers, request_timeout_ms=request_timeout_ms, security=security)
+        self._cluster: Cluster = cluster(bootstrap_servers, security)
+        self._log = LogSide(self._cluster, request_timeout_ms)
+        self._clock_s = clock_s
+        self._stop = threading.Event()
+
+    def stop(self) -> None:
+        """Make `run` and `run_once` return soon. Any thread is allowed to call it."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Close the worker's Admin. The process keeps the connections, and closes idle ones."""
+        self._admin.close()
+
+    # -- one time
+
+    def run_once(self, names: Iterable[str] | None = None) -> dict[str, str]:
+        """Copy until each mirrored topic has the records that were committed at the source when the copy of its mirror
+        began, and copy the groups' offsets. `names`: names of mirrors; None: all. Returns errors by topic or mirror."""
+        errors: dict[str, str] = {}
+        by_mirror = _by_mirror(self.mirrored_topics())
+        for name in sorted(by_mirror) if names is None else list(names):
+            if name not in by_mirror:
+                errors[name] = f"there is no mirror {name!r} with a topic; use 'sparklog mirror status'"
+                continue
+            errors |= {topic: e for topic, e in self._run_mirror_once(by_mirror[name]).items() if e}
+        return errors
+
+    def _run_mirror_once(self, topics: Mapping[str, Mirrored]) -> dict[str, str]:
+        definition = _definition(topics)
+        errors = {name: f"paused: {one.topic.paused}" for name, one in topics.items() if one.topic.paused}
+        try:
+            source = open_source(definition, self._timeout_ms)
+        except SparklogError as e:
+            return {definition.name: str(e)}
+        try:
+            self._create_new_topics(definition, source)
+            topics = _by_mirror(self.mirrored_topics())[definition.name]
+            sync = MirrorSync(source, self._log, self._decisions())
+            self._use(sync, topics)
+            sync.round(0)  # adds the partitions that the source has added
+            targets = self._targets(source, sync)
+            failures = 0
+            while not self._stop.is_set() and not _has_reached(sync, targets):
+                failures = 0 if sync.round(FETCH_WAIT_MS) else failures + 1
+                stuck = {tp.topic: s.error for tp, s in sync.states.items() if s.failures > 5 and s.error}
+                if stuck:
+                    return errors | stuck
+            paused = self.mirrored_topics(topics)
+            errors |= {name: f"paused: {one.topic.paused}" for name, one in paused.items() if one.topic.paused}
+            copier = GroupCopier(self._admin, source)
+            copier.copy(definition, {tp: state.end for tp, state in sync.states.items()})
+            return errors | {f"group {name}": error for name, error in copier.errors.items()}
+        except SparklogError as e:
+            return errors | {definition.name: str(e)}
+        finally:
+            source.close()
+
+    def _targets(self, source: KafkaSource, sync: MirrorSync) -> dict[TopicPartition, int]:
+        """Return the last stable offsets of the source now. Raises the first error that is not retriable."""
+        names = sorted({tp.topic for tp in sync.states})
+        bounds = source.bounds(source.topics(names), list(sync.states))
+        targets = {}
+        for tp, its_bounds in bounds.items():
+            if isinstance(its_bounds, SparklogError):
+                if not its_bounds.retriable:
+                    raise its_bounds
+                logger.warning("%s: %s", tp, its_bounds)
+                continue
+            targets[tp] = its_bounds.stable
+        return targets
+
+    # -- continuously
+
+    def run(self) -> None:
+        """Copy until `stop`. Raises SparklogError: The brokers refuse this client, or its settings are wrong."""
+        consumer: Consumer | None = None
+        subscribed: list[str] = []
+        runners: dict[str, _Runner] = {}
+        topics: dict[str, Mirrored] = {}
+        look_s = float("-inf")
+        try:
+            while not self._stop.is_set():
+                try:
+                    if self._clock_s() - look_s >= FIND_TOPICS_S:
+                        topics, look_s = self.mirrored_topics(), self._clock_s()
+                        if sorted(topics) != subscribed:
+                            subscribed = sorted(topics)
+                            consumer = self._subscribed(consumer, subscribed)
+                    owned = _owned(consumer)
+                except SparklogError as e:
+                    if not e.retriable:
+                        raise
+                    logger.warning("the mirror worker waits for the brokers: %s", e)
+                    self._stop.wait(FAILURE_PAUSE_S)
+                    continue
+                self._assign(runners, {name: one for name, one in topics.items() if name in owned})
+                self._stop.wait(POLL_MS / 1000)
+        finally:
+            for runner in runners.values():
+                runner.stop.set()
+            for runner in runners.values():
+                runner.end()
+            if consumer is not None:
+                consumer.close(autocommit=False)
+
+    def _assign(self, runners: dict[str, _Runner], topics: Mapping[str, Mirrored]) -> None:
+        by_mirror = _by_mirror(topics)
+        for name in runners.keys() - by_mirror.keys():
+            runners.pop(name).end()
+        for name, its_topics in by_mirror.items():
+            if name not in runners:
+                runners[name] = _Runner(self._run_mirror, name)
+            runners[name].use(its_topics)
+
+    def _run_mirror(self, runner: _Runner) -> None:
+        """Run one mirror until its runner stops. An error of the source is logged, and tried again."""
+        pause_s = FAILURE_PAUSE_S
+        while not runner.stop.is_set():
+            topics = runner.topics()
+            try:
+                self._run_source(runner, _definition(topics))
+                pause_s = FAILURE_PAUSE_S
+            except SparklogError as e:
+                logger.warning("mirror %s: %s; trying again", _definition(topics).name, e)
+            except Exception:  # a defect that one mirror reaches must not stop the other mirrors
+                logger.exception("mirror %s failed and will be tried again", _definition(topics).name)
+            runner.stop.wait(pause_s)
+            pause_s = min(2 * pause_s, FAILURE_PAUSE_S_MAX)
+
+    def _run_source(self, runner: _Runner, definition: MirrorDefinition) -> None:
+        """Copy from one source until the runner stops or the mirror's definition changes. Raises SparklogError."""
+        source = open_source(definition, self._timeout_ms)
+        try:
+            sync = MirrorSync(source, self._log, self._decisions(), clock_s=self._clock_s)
+            copier = GroupCopier(self._admin, source)
+            groups_s, new_topics_s = self._clock_s(), float("-inf")
+            while not runner.stop.is_set():
+                topics = runner.topics()
+                if _definition(topics) != definition:
+                    return
+                self._use(sync, topics)
+                if self._clock_s() - new_topics_s >= NEW_TOPICS_S:
+                    self._create_new_topics(definition, source)
+                    new_topics_s = self._clock_s()
+                if not sync.round(FETCH_WAIT_MS):
+                    runner.stop.wait(POLL_MS / 1000 if not sync.states else 0.01)
+                if self._clock_s() - groups_s >= GROUPS_S:
+                    copier.copy(definition, {tp: state.end for tp, state in sync.states.items() if state.is_judged})
+                    groups_s = self._clock_s()
+        finally:
+            source.close()
+
+    def _subscribed(self, consumer: Consumer | None, topics: list[str]) -> Consumer | None:
+        if not topics:
+            if consumer is not None:
+                consumer.close(autocommit=False)
+            return None
+        if consumer is None:
+            consumer = Consumer(
+                self._bootstrap,
+                group_id=GROUP_ID,
+                enable_auto_commit=False,
+                auto_offset_reset="latest",
+                client_id=GROUP_ID,
+                security=self._security,
+                prefetch_bytes=0,
+                session_timeout_ms=SESSION_TIMEOUT_MS,
+            )
+        consumer.subscribe(topics)
+        return consumer
+
+    # -- topics
+
+    def mirrored_topics(self, names: Iterable[str] | None = None) -> dict[str, Mirrored]:
+        """Return the mirrored topics by name. `names`: topics to look at. None: all."""
+        topics: dict[str, Mirrored] = {}
+        wanted = None if names is None else list(names)
+        for state in self._cluster.metadata(wanted, timeout_ms=self._timeout_ms).topics:
+            topic = mirrored_topic(state.name, state.configs) if not state.error_code else None
+            if topic is not None:
+                info = topic_info(state)
+                topics[state.name] = Mirrored(topic, info.partitions, info.inflated_bytes_max)
+        return topics
+
+    def _use(self, sync: MirrorSync, topics: Mapping[str, Mirrored]) -> None:
+        sync.use(
+            {name: one.topic for name, one in topics.items()},
+            {name: one.inflated_bytes_max for name, one in topics.items()},
+            {name: one.partitions for name, one in topics.items()},
+        )
+
+    def _create_new_topics(self, definition: MirrorDefinition, source: KafkaSource) -> None:
+        for name, reason in create_missing_topics(self._admin, definition, source).items():
+            logger.warning("mirror %s: topic %s is not mirrored: %s", definition.name, name, reason)
+
+    def _decisions(self) -> Decisions:
+        return Decisions(self._pause, self._note_lost, self._begin_at, self._grow)
+
+    def _pause(self, name: str, reason: str) -> None:
+        self._admin.alter_topic(name, {PAUSED: reason[:REASON_CHARS_MAX]})
+
+    def _note_lost(self, name: str, partition: int, first: int, end: int) -> None:
+        topic = mirrored_topic(name, self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms).configs)
+        if topic is not None:
+            self._admin.alter_topic(name, {LOST: with_lost(topic.lost, partition, first, end)})
+
+    def _begin_at(self, tp: TopicPartition, offset: int) -> None:
+        try:
+            self._admin.delete_records({tp: offset})
+        except (DataLossError, InvalidConfigError) as e:  # the gap stays; readers pass over it
+            logger.info("%s: its log begins below the source's: %s", tp, e)
+
+    def _grow(self, name: str, partitions: int) -> None:
+        try:
+            self._admin.add_partitions(name, partitions)
+        except InvalidPartitionsError:
+            if self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms).partitions < partitions:
+                raise  # else another worker has added them
+
+
+def _by_mirror(topics: Mapping[str, Mirrored]) -> dict[str, dict[str, Mirrored]]:
+    mirrors: dict[str, dict[str, Mirrored]] = {}
+    for name, one in topics.items():
+        mirrors.setdefault(one.topic.definition.name, {})[name] = one
+    return mirrors
+
+
+def _definition(topics: Mapping[str, Mirrored]) -> MirrorDefinition:
+    """Return the mirror's definition; if topics differ in it, that of the first by name."""
+    return topics[min(topics)].topic.definition
+
+
+def _owned(consumer: Consumer | None) -> set[str]:
+    """Return the topics of this worker. The poll keeps the consumer in the group; all partitions are paused, so that it
+    reads no records."""
+    if consumer is None:
+        return set()
+    consumer.poll_batches(0)
+    assigned = consumer.assignment()
+    fresh = set(assigned) - set(consumer.paused())
+    if fresh:
+        consumer.pause(list(fresh))
+    return {tp.topic for tp in assigned if tp.partition == 0}
+
+
+def _has_reached(sync: MirrorSync, targets: Mapping[TopicPartition, int]) -> bool:
+    return all(
+        tp not in sync.states or (sync.states[tp].end >= end and sync.states[tp].is_judged)
+        for tp, end in targets.items()
+    )
