@@ -11,11 +11,11 @@ from sparklog.cli.client_command import client_security
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, timeout_ms
 
 if TYPE_CHECKING:
-    from sparklog.client.admin.mirror_admin import MirrorDescription, MirrorPartition
-    from sparklog.mirror.plan import PlannedTopic
+    from sparklog.client.admin.mirror_admin import MirrorDescription, MirrorPartition, MirrorPlan
 
 app = typer.Typer(help="Mirror topics of a Kafka cluster, with the same offsets.", no_args_is_help=True)
 
+REASON_CHARS_MAX = 1_000
 MirrorName = Annotated[str, typer.Argument(help="The mirror's name.")]
 
 
@@ -71,10 +71,10 @@ def create(
             check_definition(definition)
             kafka = open_source(definition, timeout_ms())
             try:
-                planned = plan_mirror(definition, kafka, admin.list_topics())
+                plan = plan_mirror(definition, kafka, admin.list_topics())
             finally:
                 kafka.close()
-            _print_plan(planned, format)
+            _print_plan(plan, format)
             return
         mirror = admin.create_mirror(name, source=source, topics=topics, groups=groups, source_config=source_config)
     count = len(mirror.topics)
@@ -83,8 +83,9 @@ def create(
     )
 
 
-def _print_plan(planned: list[PlannedTopic], format: MirrorFormat) -> None:
+def _print_plan(plan: MirrorPlan, format: MirrorFormat) -> None:
     from sparklog.cli import console
+    from sparklog.cli.printing import printable
     from sparklog.settings import MIRROR_PREFIX
 
     rows = [
@@ -94,13 +95,14 @@ def _print_plan(planned: list[PlannedTopic], format: MirrorFormat) -> None:
             {n: v for n, v in topic.configs.items() if not n.startswith(MIRROR_PREFIX)},
             list(topic.remarks),
         )
-        for topic in planned
+        for topic in plan.topics
     ]
     if format is MirrorFormat.json:
         import json
 
         keys = ("topic", "partitions", "configs", "remarks")
-        print(json.dumps([dict(zip(keys, row, strict=True)) for row in rows]))
+        topics = [dict(zip(keys, row, strict=True)) for row in rows]
+        print(json.dumps({"topics": topics, "refused": plan.refused}))
         return
     table = console.table("topic", "partitions", "settings", right=("partitions",))
     for name, partitions, configs, _ in rows:
@@ -108,7 +110,9 @@ def _print_plan(planned: list[PlannedTopic], format: MirrorFormat) -> None:
     console.stdout().print(table)
     for name, _, _, remarks in rows:
         for remark in remarks:
-            print(f"{name}: {remark}")
+            print(printable(f"{name}: {remark}", REASON_CHARS_MAX))
+    for name, reason in plan.refused.items():
+        print(f"not mirrored: {printable(f'{name}: {reason}', REASON_CHARS_MAX)}")
     print(f"{len(rows)} {'topic' if len(rows) == 1 else 'topics'} would be created; nothing was changed")
 
 
@@ -157,14 +161,15 @@ def status(
 
 def _print_mirror(mirror: MirrorDescription) -> None:
     from sparklog.cli import console
+    from sparklog.cli.printing import printable
 
     print(f"mirror  {mirror.name}")
     print(f"source  {mirror.source}")
     if mirror.error:
-        print(f"error   {mirror.error}")
+        print(f"error   {printable(mirror.error, REASON_CHARS_MAX)}")
     for topic in mirror.topics:
         if topic.reason:
-            print(f"paused  {topic.topic}: {topic.reason}")
+            print(f"paused  {topic.topic}: {printable(topic.reason, REASON_CHARS_MAX)}")
     numbers = ("partition", "source end", "end here", "lag", "behind", "lost")
     table = console.table("topic", "state", *numbers, right=numbers)
     for topic in mirror.topics:
@@ -269,6 +274,7 @@ def verify(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Compare keys, values, headers and times with the source, offset by offset. Exit status 1 for a difference."""
+    from sparklog.cli.printing import printable
     from sparklog.client.net.cluster import cluster
     from sparklog.mirror.worker.verify import verify_mirror
 
@@ -283,7 +289,7 @@ def verify(
     else:
         print(f"{report.partitions:,} partitions, {report.records:,} records compared")
         for problem in report.problems:
-            print(f"difference: {problem}")
+            print(f"difference: {printable(problem, REASON_CHARS_MAX)}")
         print("equal" if not report.differences else f"{report.differences:,} differences")
     if report.differences:
         raise typer.Exit(1)

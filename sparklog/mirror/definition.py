@@ -16,6 +16,8 @@ SOURCE_CONFIG, TOPICS, GROUPS = "mirror.source.config", "mirror.topics", "mirror
 PAUSED, LOST = "mirror.paused", "mirror.lost"
 NAME_CHARS_MAX = 100
 PATTERN_CHARS_MAX = 1_000
+SOURCE_NAME_CHARS_MAX = 249
+"""Longest name of a topic or group of the source that is compared with an expression."""
 LOST_RANGES_MAX = 200
 """Largest number of lost ranges that a topic's setting lists; later ones are only in the worker's log."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
@@ -84,9 +86,11 @@ def promoted_settings() -> dict[str, object | None]:
 
 
 def with_lost(lost: Iterable[str], partition: int, first: int, end: int) -> str:
-    """Return the setting with one more lost range. A repeated range is listed once."""
-    listed = list(dict.fromkeys([*lost, f"{partition}:{first}-{end}"]))
-    return ",".join(listed[:LOST_RANGES_MAX])
+    """Return the setting with one more lost range. It replaces a range with the same first offset, which was noted
+    before the source deleted more records."""
+    ranges = dict(part.rsplit("-", 1) for part in lost if "-" in part)
+    ranges[f"{partition}:{first}"] = str(end)
+    return ",".join([f"{begin}-{end}" for begin, end in ranges.items()][:LOST_RANGES_MAX])
 
 
 def lost_records(lost: Iterable[str]) -> dict[int, int]:

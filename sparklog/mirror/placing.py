@@ -20,20 +20,26 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from sparklog.errors import CorruptBatchError, MessageTooLargeError, UnsupportedVersionError
+from sparklog.errors import (
+    CorruptBatchError,
+    InvalidTimestampError,
+    MessageTooLargeError,
+    UnsupportedVersionError,
+)
 from sparklog.format.batch import ATTRIBUTE_OFFSET_COLUMN, encode_batch
 from sparklog.format.offset_column import with_offset_column
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE, timestamp_bounds_ms
 from sparklog.kafka.records import compression
 from sparklog.kafka.records.batch_v2 import HEAD_BYTES, LOG_APPEND_TIME, MAGIC, BatchV2, read_head
-from sparklog.kafka.records.decode import decode_placed_records
+from sparklog.kafka.records.decode import NO_TIMESTAMP_MS, TIMESTAMP_MS_MAX, decode_placed_records
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
 from sparklog.mirror.rules import GAP_MAX, NO_EPOCH
 
 RECORDS_MAX = 1_000_000
 SPAN_MAX = 2**31 - 1
 """Largest number of offsets that one batch spans, less one."""
-NO_TIMESTAMP_MS = -1
+OFFSET_MAX = 2**62
+"""Largest offset of a record; no log gets there."""
 _PREFIX = struct.Struct(">qi")
 _MAGIC_AT = 16
 _MARKER = struct.Struct(">hh")
@@ -86,6 +92,11 @@ def place(
     state = _Placing(position)
     undecided = _AbortedProducers(aborted)
     for head, records in _whole_batches(data, position):
+        if head.base_offset < 0 or head.base_offset + head.last_offset_delta > OFFSET_MAX:
+            raise CorruptBatchError(
+                f"the source's batch at offset {head.base_offset} spans {head.last_offset_delta + 1} offsets; offsets "
+                f"are 0 to {OFFSET_MAX}"
+            )
         if head.base_offset + head.last_offset_delta < position:
             continue  # the source sends whole batches, also those that begin before the position
         if head.base_offset < state.next_offset and state.next_offset != position:
@@ -217,6 +228,10 @@ def _rows(head: BatchV2, records: memoryview, inflated_bytes_max: int) -> tuple[
     if deltas[0] < 0 or deltas[-1] > head.last_offset_delta or not (deltas[1:] > deltas[:-1]).all():
         raise CorruptBatchError(f"{where}: the offsets of its records do not ascend within the batch")
     if head.attributes & LOG_APPEND_TIME:
+        if not NO_TIMESTAMP_MS <= head.max_timestamp_ms <= TIMESTAMP_MS_MAX:
+            raise InvalidTimestampError(
+                f"{where} has the append time {head.max_timestamp_ms} ms; at most {TIMESTAMP_MS_MAX} ms are allowed"
+            )
         rows = rows.set_column(3, ENVELOPE_SCHEMA.field(3), _same_times(head.max_timestamp_ms, head.record_count))
     return rows, deltas + head.base_offset
 
@@ -226,6 +241,8 @@ def _no_rows() -> pa.RecordBatch:
 
 
 def _same_times(timestamp_ms: int, count: int) -> pa.Array:
+    if timestamp_ms == NO_TIMESTAMP_MS:
+        return pa.nulls(count, TIMESTAMP_TYPE)
     return pa.array(np.full(count, timestamp_ms * 1000, np.int64), pa.int64()).cast(TIMESTAMP_TYPE)
 
 

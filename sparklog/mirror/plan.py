@@ -9,7 +9,7 @@ from msgspec import Struct
 from sparklog.errors import InvalidConfigError, InvalidTopicError
 from sparklog.kafka.topic_settings import own_text
 from sparklog.metadata.store import PARTITIONS_MAX
-from sparklog.mirror.definition import MirrorDefinition, matcher
+from sparklog.mirror.definition import SOURCE_NAME_CHARS_MAX, MirrorDefinition, matcher
 from sparklog.settings import Scope, settings_of
 from sparklog.types import check_topic_name
 
@@ -49,7 +49,10 @@ def chosen_topics(definition: MirrorDefinition, names: Iterable[str], internal: 
     return sorted(
         name
         for name in names
-        if pattern.fullmatch(name) and name not in hidden and not name.startswith(INTERNAL_PREFIX)
+        if len(name) <= SOURCE_NAME_CHARS_MAX
+        and pattern.fullmatch(name)
+        and name not in hidden
+        and not name.startswith(INTERNAL_PREFIX)
     )
 
 
@@ -77,7 +80,7 @@ def copied_settings(source: Mapping[str, str]) -> tuple[dict[str, object], list[
         try:
             value = setting.parse(own_text(setting, source[name]))
         except InvalidConfigError as e:
-            remarks.append(f"{name} = {source[name]} is not kept: {e}")
+            remarks.append(f"{name} = {source[name]!r:.100} is not kept: {e}")
             continue
         is_small = name in _AT_LEAST and isinstance(value, int) and value < int(setting.default)
         if value != setting.default and not is_small:
@@ -89,6 +92,6 @@ def copied_settings(source: Mapping[str, str]) -> tuple[dict[str, object], list[
         )
     if source.get("min.insync.replicas", "1") != "1":
         remarks.append(
-            f"min.insync.replicas = {source['min.insync.replicas']} is not kept: replicas are those of this cluster"
+            f"min.insync.replicas = {source['min.insync.replicas']!r:.100} is not kept: replicas are those of this cluster"
         )
     return settings, remarks

@@ -15,10 +15,12 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 import sparklog
 from sparklog.client.local import LocalBroker
 from sparklog.client.net.cluster import cluster
+from sparklog.environment import fault_points
 from sparklog.errors import InvalidConfigError, OffsetOutOfRangeError, PolicyViolationError
 from sparklog.mirror.placing import gap_batches
 from sparklog.mirror.worker.log_side import LogSide, PlacedAppend
 from sparklog.mirror.worker.worker import MirrorWorker
+from tests.support.mirror_steps import MIRROR_STEPS
 from tests.support.waiting import PATIENCE_S, until
 
 Record = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]
@@ -225,6 +227,44 @@ def test_two_workers_store_each_record_once(source: LocalBroker, target: LocalBr
         one.close()
     assert records(target, "shared") == records(source, "shared")
     admin.delete_mirror("twice")
+
+
+def test_a_worker_that_dies_at_any_step_stores_each_record_once(
+    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin
+) -> None:
+    create_topic(source, "survives", 2)
+    send = producer(source, **{"transactional.id": "survivor"})
+    send.init_transactions(PATIENCE_S)
+    admin.create_mirror("survivors", source=url(source), topics="survives")
+
+    def produce(commits: bool) -> None:
+        send.begin_transaction()
+        for partition in (0, 1):
+            send.produce("survives", b"x", partition=partition)
+        send.flush(PATIENCE_S)
+        (send.commit_transaction if commits else send.abort_transaction)(PATIENCE_S)
+
+    def run() -> dict[str, str]:
+        one = MirrorWorker(target.bootstrap_servers)
+        try:
+            return one.run_once(["survivors"])
+        finally:
+            one.close()
+
+    for step in MIRROR_STEPS:
+        produce(commits=True)
+        produce(commits=False)
+        fault_points.arm(f"{step}:raise")
+        try:
+            with pytest.raises(fault_points.InjectedFault):
+                run()
+        finally:
+            fault_points.disarm()
+    assert run() == {}
+    for partition in (0, 1):
+        assert records(target, "survives", partition) == records(source, "survives", partition) != []
+        assert end_of(target, "survives", partition) == end_of(source, "survives", partition)
+    admin.delete_mirror("survivors")
 
 
 def test_the_broker_appends_at_offsets_only_for_a_mirror_and_only_at_the_end(

@@ -905,7 +905,13 @@ class Admin:
         else:
             lake_admin.rebuild_lake(call, info, self.alter_topic)
 
-    @arg.takes(name=arg.text, source=arg.text, topics=arg.text, groups=arg.optional(arg.text))
+    @arg.takes(
+        name=arg.text,
+        source=arg.text,
+        topics=arg.text,
+        groups=arg.optional(arg.text),
+        source_config=arg.optional(arg.text),
+    )
     def create_mirror(
         self,
         name: str,
@@ -953,7 +959,7 @@ class Admin:
         """
         return mirror_admin.describe_mirrors(self._cluster, self._topic_infos(), self._timeout_ms)
 
-    @arg.takes(name=arg.text, topics=arg.optional(arg.texts), now=arg.flag, timeout_ms=arg.whole(1))
+    @arg.takes(name=arg.text, topics=arg.optional(arg.texts), now=arg.flag, timeout_ms=arg.timeout)
     def promote_mirror(
         self, name: str, topics: Iterable[str] | None = None, *, now: bool = False, timeout_ms: int = 600_000
     ) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from sparklog.client.admin.mirror_groups import GroupCopier, Groups
 from sparklog.client.kafka.source import KafkaSource
@@ -119,27 +119,41 @@ def open_source(definition: MirrorDefinition, timeout_ms: int) -> KafkaSource:
     return KafkaSource(definition.bootstrap_servers, security, timeout_ms=timeout_ms)
 
 
-def plan_mirror(definition: MirrorDefinition, source: KafkaSource, here: Iterable[str]) -> list[PlannedTopic]:
+class MirrorPlan(NamedTuple):
+    """The topics of the source that do not exist here."""
+
+    topics: tuple[PlannedTopic, ...]
+    """Topics that the mirror can create."""
+    refused: dict[str, str]
+    """Reasons why the other topics cannot be created, by name."""
+
+
+def plan_mirror(definition: MirrorDefinition, source: KafkaSource, here: Iterable[str]) -> MirrorPlan:
     """Return the topics that the mirror would create; those of `here`, which exist, are left out. Raises errors of the
-    source, and InvalidTopicError for a topic that cannot exist here."""
+    source that concern all topics."""
     all_topics = source.topics()
     internal = [name for name, topic in all_topics.items() if topic.is_internal]
     existing = set(here)
     names = [name for name in chosen_topics(definition, all_topics, internal) if name not in existing]
     settings = source.settings(names)
-    return [
-        planned_topic(
-            definition, name, all_topics[name].topic_id, len(all_topics[name].partitions), settings.get(name, {})
-        )
-        for name in names
-    ]
+    planned, refused = [], {}
+    for name in names:
+        topic, configs = all_topics[name], settings.get(name, {})
+        try:
+            if isinstance(configs, SparklogError):
+                raise configs
+            planned.append(planned_topic(definition, name, topic.topic_id, len(topic.partitions), configs))
+        except SparklogError as e:
+            refused[name] = str(e)
+    return MirrorPlan(tuple(planned), refused)
 
 
 def create_missing_topics(admin: Topics, definition: MirrorDefinition, source: KafkaSource) -> dict[str, str]:
     """Create the topics that the source has and that do not exist here. Returns the reasons for topics that were not
     created, by name. Raises errors of the source."""
-    reasons: dict[str, str] = {}
-    for topic in plan_mirror(definition, source, admin.list_topics()):
+    planned, refused = plan_mirror(definition, source, admin.list_topics())
+    reasons = dict(refused)
+    for topic in planned:
         try:
             admin.create_topic(topic.name, partitions=topic.partitions, configs=topic.configs)
         except TopicAlreadyExistsError:

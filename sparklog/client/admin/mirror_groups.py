@@ -9,7 +9,7 @@ from typing import Protocol
 from sparklog.client.admin.group_admin import GroupDescription
 from sparklog.client.kafka.source import KafkaSource
 from sparklog.errors import GroupIdNotFoundError, SparklogError
-from sparklog.mirror.definition import MirrorDefinition, matcher
+from sparklog.mirror.definition import SOURCE_NAME_CHARS_MAX, MirrorDefinition, matcher
 from sparklog.mirror.rules import group_offset
 from sparklog.types import OffsetAndMetadata, TopicPartition
 
@@ -45,12 +45,13 @@ class GroupCopier:
         pattern = matcher(definition.groups)
         count = 0
         self.errors = {}
-        for group_id in filter(pattern.fullmatch, self._source.groups()):
+        names = (name for name in self._source.groups() if len(name) <= SOURCE_NAME_CHARS_MAX)
+        for group_id in filter(pattern.fullmatch, names):
             try:
                 count += self._copy_group(group_id, ends)
             except SparklogError as e:
                 self.errors[group_id] = str(e)
-                logger.warning("the offsets of group %s are not copied: %s", group_id, e)
+                logger.warning("the offsets of group %r are not copied: %s", group_id, e)
         return count
 
     def _copy_group(self, group_id: str, ends: Mapping[TopicPartition, int]) -> int:

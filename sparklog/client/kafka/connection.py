@@ -151,7 +151,7 @@ class KafkaConnection:
         if chosen["error_code"]:
             raise UnsupportedSaslMechanismError(
                 f"{self._place} does not have the mechanism {security.mechanism}; it has "
-                f"{', '.join(chosen['mechanisms'][:20]) or 'none on this listener'}"
+                f"{', '.join(repr(m)[:50] for m in chosen['mechanisms'][:20]) or 'none on this listener'}"
             )
         message: bytes | None = client.first()
         for _ in range(SASL_STEPS_MAX):
@@ -160,7 +160,7 @@ class KafkaConnection:
             answer = self.request("SaslAuthenticate", {"auth_bytes": message}, timeout_ms=deadline.left_ms())
             if answer["error_code"]:
                 text = answer["error_message"] or Kafka.SASL_AUTHENTICATION_FAILED.name
-                raise SaslAuthenticationFailedError(f"{self._place} refuses the login: {text:.500}")
+                raise SaslAuthenticationFailedError(f"{self._place} refuses the login: {text!r:.500}")
             lifetime_ms = answer.get("session_lifetime_ms", 0)
             if lifetime_ms > 0:
                 self._renew_at = begun + lifetime_ms / 1000 * RENEWED_AFTER

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sparklog.client.kafka.connection import HEAD_BYTES_MAX, KafkaConnection
-from sparklog.client.net.addresses import Endpoint, parse_bootstrap
-from sparklog.environment.host_names import host_refusal
+from sparklog.client.net.addresses import Endpoint, endpoint_of, parse_bootstrap
 from sparklog.errors import (
     BrokerNotAvailableError,
+    CoordinatorNotAvailableError,
     LeaderNotAvailableError,
     RequestTimedOutError,
     SparklogError,
@@ -168,11 +168,8 @@ class KafkaSource:
 
     def _note_brokers(self, answer: Mapping[str, Any]) -> None:
         brokers = answer["brokers"][:BROKERS_MAX]
-        self._brokers = {
-            b["node_id"]: Endpoint(b["host"], b["port"])
-            for b in brokers
-            if 1 <= b["port"] <= 65_535 and not host_refusal(b["host"])
-        }
+        endpoints = {b["node_id"]: endpoint_of(b["host"], b["port"]) for b in brokers}
+        self._brokers = {number: endpoint for number, endpoint in endpoints.items() if endpoint is not None}
         self.cluster_id = answer.get("cluster_id") or ""
         known = {*self._brokers.values(), *self._bootstrap}
         for endpoint in [e for e in self._connections if e not in known]:
@@ -278,9 +275,9 @@ class KafkaSource:
 
     # -- settings and sizes
 
-    def settings(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """Return the settings in effect of topics, by topic and by Kafka's name."""
-        result: dict[str, dict[str, str]] = {}
+    def settings(self, names: Sequence[str]) -> dict[str, dict[str, str] | SparklogError]:
+        """Return the settings in effect of topics, by topic and by Kafka's name, or their errors."""
+        result: dict[str, dict[str, str] | SparklogError] = {}
         for start in range(0, len(names), TOPICS_PER_REQUEST):
             resources = [
                 {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configuration_keys": None}
@@ -289,7 +286,9 @@ class KafkaSource:
             answer = self._any("DescribeConfigs", {"resources": resources, "include_synonyms": False})
             for one in answer["results"]:
                 if one["error_code"]:
-                    raise source_error(one["error_code"], f"the settings of topic {one['resource_name']!r:.200}")
+                    about = f"the settings of topic {one['resource_name']!r:.200}"
+                    result[one["resource_name"]] = source_error(one["error_code"], about)
+                    continue
                 values = {c["name"]: c["value"] for c in one["configs"] if c["value"] is not None}
                 result[one["resource_name"]] = values
         return result
@@ -342,7 +341,13 @@ class KafkaSource:
         found = answer["coordinators"][0] if answer.get("coordinators") else answer
         if found.get("error_code"):
             raise source_error(found["error_code"], f"the coordinator of group {group_id!r:.200}")
-        return Endpoint(found["host"], found["port"])
+        endpoint = endpoint_of(found["host"], found["port"])
+        if endpoint is None:
+            raise CoordinatorNotAvailableError(
+                f"the source's coordinator of group {group_id!r:.200} has the impossible address {found['host']!r:.200}, "
+                f"port {found['port']}"
+            )
+        return endpoint
 
     # -- requests
 

@@ -73,6 +73,13 @@ def _parse_endpoint(part: str, whole: str) -> Endpoint:
     return Endpoint(host, int(port))
 
 
+def endpoint_of(host: str, port: int) -> Endpoint | None:
+    """Return the address that another broker names; None if no connection to it is possible."""
+    if not host or not 1 <= port <= 65_535 or _host_refusal(host, in_brackets=":" in host):
+        return None
+    return Endpoint(host, port)
+
+
 def _host_refusal(host: str, *, in_brackets: bool) -> str:
     """Return the reason why no look-up can ever find `host`; "" if one can find it. Without this check a client would
     try until its timeout."""

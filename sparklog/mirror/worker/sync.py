@@ -27,6 +27,7 @@ from sparklog.mirror.definition import MirroredTopic
 from sparklog.mirror.placing import Placed, gap_batches, place
 from sparklog.mirror.rules import (
     NO_EPOCH,
+    EpochAnswer,
     Go,
     Pause,
     Skip,
@@ -47,6 +48,10 @@ RETRY_S, RETRY_S_MAX = 0.2, 10.0
 BAD_ANSWERS_MAX = 3
 """Number of answers in succession that cannot be converted, after which the topic is paused: one can be damaged on its
 way, three are not."""
+
+
+PAUSE_SHOWN_S = 30.0
+"""Time after which a pause that the topic's settings do not show has been ended by a user."""
 
 
 class Decisions(Struct, frozen=True):
@@ -77,6 +82,9 @@ class PartitionState(Struct):
     not_before_s: float = 0.0
     failures: int = 0
     bad_answers: int = 0
+    turn: int = 0
+    """Number of the fetch that has brought records last. A fetch answer is limited, so that the partitions with the
+    smallest number come first."""
     error: str = ""
 
     @property
@@ -105,15 +113,21 @@ class MirrorSync:
         self._limits: dict[str, int] = {}
         self._source_topics: dict[str, SourceTopic] = {}
         self._looked_s = float("-inf")
-        self._paused_here: set[str] = set()
-        """Topics that this object has paused, until their settings show the pause."""
+        self._paused_here: dict[str, float] = {}
+        """Topics that this object has paused, with the time, until their settings show the pause."""
+        self._turn = 0
 
     def use(
         self, topics: Mapping[str, MirroredTopic], limits: Mapping[str, int], partitions: Mapping[str, int]
     ) -> None:
         """Mirror these topics from now on. `limits`: largest decompressed size of a batch, by topic. `partitions`:
         number of partitions here, by topic."""
-        self._paused_here = {name for name in self._paused_here if name in topics and not topics[name].paused}
+        expired_s = self._clock_s() - PAUSE_SHOWN_S
+        self._paused_here = {
+            name: paused_s
+            for name, paused_s in self._paused_here.items()
+            if name in topics and not topics[name].paused and paused_s > expired_s
+        }
         active = {name: topic for name, topic in topics.items() if not topic.paused and name not in self._paused_here}
         tps = {TopicPartition(name, p) for name in active for p in range(partitions[name])}
         self.states = {tp: self.states.get(tp, PartitionState()) for tp in sorted(tps)}
@@ -166,7 +180,15 @@ class MirrorSync:
         """Judge the partitions again whose leaders have changed, and add those that the source has added."""
         here = [tp for tp in self.states if tp.topic == topic.name]
         if len(topic.partitions) > len(here):
-            self._decisions.grow(topic.name, len(topic.partitions))
+            try:
+                self._decisions.grow(topic.name, len(topic.partitions))
+            except SparklogError as e:
+                if e.retriable:
+                    raise
+                self._pause(
+                    topic.name, f"the source has {len(topic.partitions)} partitions, the topic here {len(here)}: {e}"
+                )
+                return
             for number in range(len(here), len(topic.partitions)):
                 leader_epoch = topic.partitions[number].leader_epoch
                 self.states[TopicPartition(topic.name, number)] = PartitionState(leader_epoch=leader_epoch)
@@ -224,8 +246,9 @@ class MirrorSync:
     # -- copying
 
     def _copy(self, leader: Endpoint, tps: Iterable[TopicPartition], wait_ms: int) -> bool:
-        states = {tp: self.states[tp] for tp in tps if tp in self.states}
-        positions = {tp: (s.end, s.leader_epoch, s.epoch) for tp, s in states.items()}
+        states = sorted(((tp, self.states[tp]) for tp in tps if tp in self.states), key=lambda one: one[1].turn)
+        positions = {tp: (s.end, s.leader_epoch, s.epoch) for tp, s in states}
+        self._turn += 1
         try:
             fetched = self.source.fetch(leader, positions, wait_ms=wait_ms)
         except SparklogError as e:
@@ -238,6 +261,7 @@ class MirrorSync:
             placed = self._placed(tp, part)
             if placed is not None and placed.batches:
                 appends[tp] = PlacedAppend(self.states[tp].end, placed.batches), placed
+                self.states[tp].turn = self._turn
         return self._append(appends)
 
     def _placed(self, tp: TopicPartition, part: FetchedPartition) -> Placed | None:
@@ -246,7 +270,7 @@ class MirrorSync:
         if state is None:
             return None
         if part.diverging is not None:
-            state.is_judged = False  # the next judgement asks about the epoch
+            self._note_other_epoch(tp, part.diverging)
             return None
         if part.error is not None:
             if not part.is_out_of_range:
@@ -260,14 +284,31 @@ class MirrorSync:
                 part.records, state.end, stable, part.aborted, self._limits[tp.topic], int(time.time() * 1000)
             )
         except SparklogError as e:
-            state.bad_answers += 1
-            if state.bad_answers >= BAD_ANSWERS_MAX:
-                self._pause(tp.topic, f"partition {tp.partition}, after offset {state.end - 1}: {e}")
-            else:
-                self._fail(tp, e)
+            self._note_bad_answer(tp, e)
             return None
         state.stable, state.bad_answers, state.failures, state.error = stable, 0, 0, ""
         return placed
+
+    def _note_other_epoch(self, tp: TopicPartition, answer: EpochAnswer) -> None:
+        """Pause if the source has other records than the mirror, by an answer that has no records for this reason."""
+        state = self.states[tp]
+        verdict = judge_epoch(state.end, state.epoch, answer)
+        if isinstance(verdict, Pause):
+            self._pause(tp.topic, f"partition {tp.partition}: {verdict.reason}")
+        else:
+            text = (
+                f"the source says that its records differ, but its leader epoch {answer.epoch} ends at the same offset"
+            )
+            self._note_bad_answer(tp, CorruptBatchError(text))
+
+    def _note_bad_answer(self, tp: TopicPartition, error: SparklogError) -> None:
+        """Note an answer that contradicts itself, and pause after several ones."""
+        state = self.states[tp]
+        state.bad_answers += 1
+        if state.bad_answers >= BAD_ANSWERS_MAX:
+            self._pause(tp.topic, f"partition {tp.partition}, after offset {state.end - 1}: {error}")
+        else:
+            self._fail(tp, error)
 
     def _append(self, appends: Mapping[TopicPartition, tuple[PlacedAppend, Placed]]) -> bool:
         """Append, and note the new ends. Returns True if a partition has grown."""
@@ -311,7 +352,7 @@ class MirrorSync:
         """Pause a topic, and forget its partitions until it is resumed."""
         logger.error("topic %s is paused: %s", name, reason)
         self._decisions.pause(name, reason)
-        self._paused_here.add(name)
+        self._paused_here[name] = self._clock_s()
         self._topics.pop(name, None)
         self._source_topics.pop(name, None)
         self.states = {tp: state for tp, state in self.states.items() if tp.topic != name}

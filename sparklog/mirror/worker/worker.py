@@ -74,6 +74,11 @@ class _Runner:
         with self._lock:
             return dict(self._topics)
 
+    @property
+    def has_ended(self) -> bool:
+        """True if the thread has stopped, or has never started."""
+        return self.stop.is_set() and not self._thread.is_alive()
+
     def end(self) -> None:
         self.stop.set()
         if self._thread.is_alive():
@@ -131,7 +136,7 @@ class MirrorWorker:
             return {definition.name: str(e)}
         try:
             self._create_new_topics(definition, source)
-            topics = _by_mirror(self.mirrored_topics())[definition.name]
+            topics = _by_mirror(self.mirrored_topics()).get(definition.name, {})
             sync = MirrorSync(source, self._log, self._decisions())
             self._use(sync, topics)
             sync.round(0)  # adds the partitions that the source has added
@@ -203,9 +208,11 @@ class MirrorWorker:
     def _assign(self, runners: dict[str, _Runner], topics: Mapping[str, Mirrored]) -> None:
         by_mirror = _by_mirror(topics)
         for name in runners.keys() - by_mirror.keys():
-            runners.pop(name).end()
+            runners[name].stop.set()  # a request can take its time: the membership of the group must not wait for it
+            if runners[name].has_ended:
+                del runners[name]
         for name, its_topics in by_mirror.items():
-            if name not in runners:
+            if name not in runners or runners[name].has_ended:
                 runners[name] = _Runner(self._run_mirror, name)
             runners[name].use(its_topics)
 
@@ -242,10 +249,17 @@ class MirrorWorker:
                 if not sync.round(FETCH_WAIT_MS):
                     runner.stop.wait(POLL_MS / 1000 if not sync.states else 0.01)
                 if self._clock_s() - groups_s >= GROUPS_S:
-                    copier.copy(definition, {tp: state.end for tp, state in sync.states.items() if state.is_judged})
+                    self._copy_groups(copier, definition, sync)
                     groups_s = self._clock_s()
         finally:
             source.close()
+
+    def _copy_groups(self, copier: GroupCopier, definition: MirrorDefinition, sync: MirrorSync) -> None:
+        """Copy the offsets of groups. An error is logged: the records go on, and the next copy is soon."""
+        try:
+            copier.copy(definition, {tp: state.end for tp, state in sync.states.items() if state.is_judged})
+        except SparklogError as e:
+            logger.warning("mirror %s: the offsets of groups are not copied: %s", definition.name, e)
 
     def _subscribed(self, consumer: Consumer | None, topics: list[str]) -> Consumer | None:
         if not topics:

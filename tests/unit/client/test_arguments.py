@@ -36,6 +36,7 @@ RIGHT: dict[str, Any] = {
     "group_id": "g", "group": "g", "transactional_id": "x", "producer_id": 1, "password": "a password", "acls": [],
     "filters": (), "entity": Entity("alice"), "changes": {}, "data": {"value": [b"x"]}, "query": "SELECT 1",
     "bootstrap_servers": None, "timestamps": {TP: 0}, "location": "nowhere://lake",
+    "source": "kafka://127.0.0.1:1", "topics": "t",
 }  # fmt: skip
 MEANINGS = {
     "data": "send_batch takes|data for topic",

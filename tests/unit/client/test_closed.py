@@ -63,9 +63,15 @@ ADMIN: dict[str, tuple[Any, ...]] = {
     "pause_lake": ("events",),
     "resume_lake": ("events",),
     "rebuild_lake": ("events",),
+    "create_mirror": ("m", "kafka://h:9092", "events"),
+    "describe_mirrors": (),
+    "promote_mirror": ("m",),
+    "pause_mirror": ("m",),
+    "resume_mirror": ("m",),
+    "delete_mirror": ("m",),
 }
-KEYWORDS = {"alter_schema": "add_columns", "enable_lake": "location"}
-"""Methods whose second argument has to be named."""
+KEYWORDS = {"alter_schema": ("add_columns",), "enable_lake": ("location",), "create_mirror": ("source", "topics")}
+"""Methods whose arguments after the first one have to be named."""
 CONSUMER: dict[str, tuple[Any, ...]] = {
     "assign": ([TP],),
     "subscribe": (["events"],),
@@ -120,7 +126,7 @@ def test_every_method(make: Callable[[str], Any], calls: dict[str, tuple[Any, ..
     client.close()
     for name, arguments in calls.items():
         with pytest.raises(ClosedError):
-            keywords = {KEYWORDS[name]: arguments[1]} if name in KEYWORDS else {}
+            keywords = dict(zip(KEYWORDS[name], arguments[1:], strict=True)) if name in KEYWORDS else {}
             getattr(client, name)(*arguments[:1] if keywords else arguments, **keywords)
     assert fake.requests == []
 

@@ -11,8 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from sparklog.errors import CorruptBatchError, MessageTooLargeError, SparklogError, UnsupportedVersionError
-from sparklog.format.batch import iterate_batches
+from sparklog.errors import (
+    CorruptBatchError,
+    InvalidTimestampError,
+    MessageTooLargeError,
+    SparklogError,
+    UnsupportedVersionError,
+)
+from sparklog.format.batch import decode_header, iterate_batches
 from sparklog.format.offset_column import decode_rows
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.gateway.records.encode import encode_records
@@ -154,6 +160,8 @@ def test_append_times_of_the_source_stay() -> None:
     rows, _ = decode_rows(placed.batches[0], ENVELOPE_SCHEMA, header)
     assert [t.timestamp() for t in rows.column("timestamp").to_pylist()] == [1.234, 1.234]
     assert (header.min_timestamp_ms, header.max_timestamp_ms, header.base_sequence) == (1_234, 1_234, 5)
+    (data,) = converted(kafka_batch([0], attributes=LOG_APPEND_TIME, max_timestamp_ms=-1)).batches
+    assert decode_rows(data, ENVELOPE_SCHEMA, decode_header(data))[0].column("timestamp").to_pylist() == [None]
 
 
 def test_long_gaps_are_split() -> None:
@@ -182,6 +190,10 @@ def damaged(position: int, value: int) -> bytes:
         (kafka_batch([5]) + kafka_batch([4]), CorruptBatchError),
         (kafka_batch([GAP_MAX + 2]), CorruptBatchError),
         (kafka_batch([2**62], last=2**62), CorruptBatchError),
+        (kafka_batch([2**62 + 1]), CorruptBatchError),
+        (kafka_batch([0], base=-1), CorruptBatchError),
+        (kafka_batch([0], attributes=LOG_APPEND_TIME, max_timestamp_ms=2**63 - 1), InvalidTimestampError),
+        (kafka_batch([0], attributes=LOG_APPEND_TIME, max_timestamp_ms=-2), InvalidTimestampError),
         (kafka_batch([0], attributes=7), CorruptBatchError),
         (kafka_batch([0])[:40], MessageTooLargeError),
         (b"\0" * 20, MessageTooLargeError),

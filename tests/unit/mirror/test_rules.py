@@ -124,6 +124,7 @@ def test_lost_ranges_are_listed_once() -> None:
     text = with_lost(["0:3-9"], 1, 20, 25)
     assert text == "0:3-9,1:20-25" == with_lost(text.split(","), 0, 3, 9)
     assert lost_records(text.split(",")) == {0: 6, 1: 5}
+    assert with_lost(text.split(","), 1, 20, 27) == "0:3-9,1:20-27"
     assert lost_records(["nonsense", "1:x-2"]) == {}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from tests.campaigns.torture.broker_steps import ADD_PARTITIONS_STEPS, BROKER_STEPS
 from tests.campaigns.torture.client_steps import CLIENT_STEPS, SINK_STEPS
 from tests.campaigns.torture.lake_campaign import STEPS as LAKE_STEPS
+from tests.support.mirror_steps import MIRROR_STEPS
 
 BEFORE_MERGE = "lake.before-merge"
 """tests/system/test_lake.py changes the table there."""
@@ -23,9 +24,11 @@ def in_the_code() -> set[str]:
 def test_the_document_names_the_steps_of_the_code() -> None:
     text = (ROOT / "docs" / "internals" / "delivery.md").read_text(encoding="utf-8")
     section = text.split("Fault points", 1)[1].split("\n## ", 1)[0]
-    assert in_the_code() == set(re.findall(r"`((?:txn|log|sink|producer|consumer|partitions|lake)\.[a-z-]+)`", section))
+    assert in_the_code() == set(
+        re.findall(r"`((?:txn|log|sink|producer|consumer|partitions|lake|mirror)\.[a-z-]+)`", section)
+    )
 
 
 def test_every_step_is_tried() -> None:
-    tried = {*SINK_STEPS, *BROKER_STEPS, *ADD_PARTITIONS_STEPS, *LAKE_STEPS, BEFORE_MERGE}
+    tried = {*SINK_STEPS, *BROKER_STEPS, *ADD_PARTITIONS_STEPS, *LAKE_STEPS, *MIRROR_STEPS, BEFORE_MERGE}
     assert in_the_code() == tried.union(*CLIENT_STEPS.values())

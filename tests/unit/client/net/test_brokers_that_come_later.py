@@ -116,8 +116,14 @@ def admin_calls() -> dict[str, Callable[[Admin], Any]]:
         ("describe_acls",),
         ("describe_client_quotas",),
         ("alter_client_quotas", Entity("alice"), {"producer_byte_rate": 1.0}),
+        ("describe_mirrors",),
+        ("promote_mirror", "m"),
+        ("pause_mirror", "m"),
+        ("resume_mirror", "m"),
+        ("delete_mirror", "m"),
     ]
-    return {name: named(name, *args) for name, *args in calls}
+    calls_by_name = {name: named(name, *args) for name, *args in calls}
+    return calls_by_name | {"create_mirror": named("create_mirror", "m", source="kafka://h:1", topics="events")}
 
 
 def client_calls(servers: str) -> dict[str, Callable[[], Any]]:

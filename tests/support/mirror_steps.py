@@ -1,0 +1,5 @@
+"""Steps at which a test makes a mirror worker die."""
+
+from __future__ import annotations
+
+MIRROR_STEPS = ("mirror.before-append", "mirror.after-append")

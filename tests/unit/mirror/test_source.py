@@ -1,0 +1,87 @@
+"""The client of a source: answers with impossible brokers, and topics that cannot exist here."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from sparklog.client.admin.mirror_admin import plan_mirror
+from sparklog.client.kafka.source import KafkaSource
+from sparklog.client.net.addresses import Endpoint
+from sparklog.errors import CoordinatorNotAvailableError
+from sparklog.kafka.wire.errors import Kafka
+from sparklog.mirror.definition import MirrorDefinition
+from sparklog.security.client_security import client_security
+from tests.support.cases import for_each
+
+BOOTSTRAP = Endpoint("old", 9092)
+BROKER = {"node_id": 1, "host": "old", "port": 9092, "rack": None}
+DEFINITION = MirrorDefinition("m", "kafka://old:9092", topics=".*")
+
+
+class Connection:
+    """A connection that gives prepared answers."""
+
+    is_due = False
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self.answers = answers
+
+    def request(self, name: str, body: dict[str, Any], **limits: int) -> Any:
+        return self.answers[name]
+
+    def has(self, name: str, version: int = 0) -> bool:
+        return True
+
+    def close(self) -> None:
+        pass
+
+
+def source_with(**answers: Any) -> KafkaSource:
+    connect: Any = lambda endpoint, security, timeout_ms: Connection(answers)  # noqa: E731
+    return KafkaSource("old:9092", client_security(None), connect=connect)
+
+
+def metadata(*topics: dict[str, Any], brokers: tuple[dict[str, Any], ...] = (BROKER,)) -> dict[str, Any]:
+    return {"brokers": list(brokers), "topics": list(topics), "cluster_id": "c"}
+
+
+def topic(name: str, partitions: int = 1) -> dict[str, Any]:
+    parts = [{"partition_index": i, "leader_id": 1, "leader_epoch": 0} for i in range(partitions)]
+    return {"error_code": 0, "name": name, "topic_id": UUID(int=5), "partitions": parts, "is_internal": False}
+
+
+@for_each("host, port", [("old", 0), ("old", 65_536), ("", 9092), ("a\0b", 9092), ("a b", 9092), ("::x", 9092)])
+def test_impossible_addresses_of_brokers_are_passed_over(host: str, port: int) -> None:
+    source = source_with(
+        Metadata=metadata(brokers=(BROKER, BROKER | {"node_id": 2, "host": host, "port": port})),
+        FindCoordinator={"coordinators": [{"key": "g", "error_code": 0, "host": host, "port": port}]},
+    )
+    source.topics()
+    assert (source.broker_of(1), source.broker_of(2)) == (BOOTSTRAP, None)
+    with pytest.raises(CoordinatorNotAvailableError, match="impossible address"):
+        source.group_offsets("g")
+
+
+def test_an_address_of_ipv6_is_possible() -> None:
+    source = source_with(Metadata=metadata(brokers=(BROKER | {"host": "fd00::1"},)))
+    source.topics()
+    assert str(source.broker_of(1)) == "[fd00::1]:9092"
+
+
+def test_topics_that_cannot_exist_here_do_not_stop_the_others() -> None:
+    names = ("good", "a b", "wide", "secret", "x" * 300)
+    settings = [
+        {"resource_name": "good", "error_code": 0, "configs": [{"name": "retention.ms", "value": "-1"}]},
+        {"resource_name": "secret", "error_code": Kafka.TOPIC_AUTHORIZATION_FAILED, "configs": []},
+    ]
+    source = source_with(
+        Metadata=metadata(*(topic(name, 10_001 if name == "wide" else 1) for name in names)),
+        DescribeConfigs={"results": settings},
+    )
+    plan = plan_mirror(DEFINITION, source, ["other"])
+    assert [(one.name, one.configs["retention.ms"]) for one in plan.topics] == [("good", -1)]
+    assert plan.refused.keys() == {"a b", "wide", "secret"}
+    assert "DescribeConfigs" in plan.refused["secret"] and "10001 partitions" in plan.refused["wide"]
