@@ -1,0 +1,1 @@
+"""The schema registry: Confluent's REST interface, in the gateway's process."""

@@ -1,0 +1,223 @@
+"""The registry's answers, as functions of its state: statuses and codes of Confluent's registry."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from sparklog.gateway.schemas import operations
+from sparklog.gateway.schemas.errors import RegistryError
+from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
+from sparklog.gateway.schemas.routes import find_route, topic_of
+from sparklog.gateway.schemas.state import RegistryState
+from tests.support.cases import for_each
+
+A = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]})
+B = json.dumps(json.loads(A) | {"fields": [*json.loads(A)["fields"], {"name": "b", "type": "int", "default": 1}]})
+C = json.dumps(json.loads(A) | {"fields": [*json.loads(A)["fields"], {"name": "c", "type": "int"}]})
+
+
+class Registry:
+    """A registry whose log is a list."""
+
+    def __init__(self) -> None:
+        self.state = RegistryState()
+        self.schemas = ParsedSchemas()
+        self.log: list[tuple[bytes, bytes | None]] = []
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, **more: Any) -> Any:
+        """Answer a request, and apply its records."""
+        path, _, query = path.partition("?")
+        route, request = find_route(method, path)
+        parameters = dict(part.split("=") for part in query.split("&") if part)
+        request = request._replace(query=parameters, body=body or {}, **more)
+        outcome = route.run(self.state, self.schemas, request)
+        self.log += outcome.records
+        self.state = self.state.replay(outcome.records, len(self.log))
+        return outcome.body
+
+    def register(self, subject: str, text: str, **more: Any) -> int:
+        schema_id: int = self.ask("POST", f"/subjects/{subject}/versions", {"schema": text, **more})["id"]
+        return schema_id
+
+    def code(self, method: str, path: str, body: Mapping[str, Any] | None = None, **more: Any) -> int:
+        """The error code of a request that is refused."""
+        with pytest.raises(RegistryError) as caught:
+            self.ask(method, path, body, **more)
+        return caught.value.code
+
+    def compacted(self) -> RegistryState:
+        """The state after a replay of the newest record of each key."""
+        newest = dict(self.log)
+        return RegistryState().replay(newest.items(), len(self.log))
+
+
+def test_a_schema_has_one_id_in_all_subjects_and_a_version_in_each() -> None:
+    registry = Registry()
+    assert [registry.register("a", A), registry.register("a", B), registry.register("b", A)] == [1, 2, 1]
+    assert registry.register("a", json.dumps(json.loads(A), indent=2)) == 1, "white space makes no other schema"
+    assert registry.ask("GET", "/subjects") == ["a", "b"]
+    assert registry.ask("GET", "/subjects/a/versions") == [1, 2]
+    assert registry.ask("GET", "/subjects/a/versions/latest")["id"] == 2
+    assert registry.ask("GET", "/schemas/ids/1") == {"schema": json.dumps(json.loads(A), separators=(",", ":"))}
+    assert registry.ask("GET", "/schemas/ids/1/versions") == [
+        {"subject": "a", "version": 1},
+        {"subject": "b", "version": 1},
+    ]
+    assert registry.ask("POST", "/subjects/a", {"schema": B})["version"] == 2
+    assert registry.compacted() == registry.state
+
+
+def test_normalized_schemas_of_one_meaning_have_one_id() -> None:
+    registry = Registry()
+    other = json.dumps({"fields": [{"type": {"type": "int"}, "name": "a"}], "name": "R", "type": "record"})
+    assert registry.ask("POST", "/subjects/a/versions?normalize=true", {"schema": A})["id"] == 1
+    assert registry.ask("POST", "/subjects/a/versions?normalize=true", {"schema": other})["id"] == 1
+
+
+def test_an_incompatible_version_is_refused_by_the_level() -> None:
+    registry = Registry()
+    registry.register("a", A)
+    assert registry.code("POST", "/subjects/a/versions", {"schema": C}) == 409
+    check = registry.ask("POST", "/compatibility/subjects/a/versions/latest?verbose=true", {"schema": C})
+    assert not check["is_compatible"] and "READER_FIELD_MISSING_DEFAULT_VALUE" in check["messages"][0]
+    assert registry.ask("PUT", "/config/a", {"compatibility": "forward"}) == {"compatibility": "FORWARD"}
+    assert registry.ask("POST", "/compatibility/subjects/a/versions/1", {"schema": C}) == {"is_compatible": True}
+    assert registry.register("a", C) == 2
+    assert registry.ask("DELETE", "/config/a") == {"compatibilityLevel": "FORWARD"}
+    assert registry.code("GET", "/config/a") == 40408
+    assert registry.ask("GET", "/config/a?defaultToGlobal=true") == {"compatibilityLevel": "BACKWARD"}
+    assert registry.ask("PUT", "/config", {"compatibility": "NONE"}) == {"compatibility": "NONE"}
+    assert registry.register("a", '"int"') == 3
+    assert registry.compacted() == registry.state
+
+
+def test_ids_are_not_issued_again_after_deletion_and_compaction() -> None:
+    registry = Registry()
+    registry.register("a", A)
+    assert registry.ask("DELETE", "/subjects/a") == [1]
+    assert registry.ask("GET", "/subjects") == []
+    assert registry.ask("GET", "/schemas/ids/1")["schema"], "softly deleted schemas are readable by their ids"
+    assert registry.ask("DELETE", "/subjects/a?permanent=true") == [1]
+    assert registry.code("GET", "/schemas/ids/1") == 40403
+    registry.state = registry.compacted()
+    assert registry.register("a", A) == 2
+
+
+def test_deletions_are_soft_first() -> None:
+    registry = Registry()
+    assert registry.code("DELETE", "/subjects/a") == 40401
+    registry.register("a", A)
+    registry.register("a", B)
+    assert registry.code("DELETE", "/subjects/a?permanent=true") == 40405
+    assert registry.code("DELETE", "/subjects/a/versions/1?permanent=true") == 40407
+    assert registry.ask("DELETE", "/subjects/a/versions/1") == 1
+    assert registry.code("DELETE", "/subjects/a/versions/1") == 40406
+    assert registry.code("GET", "/subjects/a/versions/1") == 40402
+    assert registry.ask("GET", "/subjects/a/versions/1?deleted=true")["id"] == 1
+    assert registry.ask("GET", "/subjects/a/versions?deleted=true") == [1, 2]
+    assert registry.ask("DELETE", "/subjects/a/versions/latest") == 2
+    assert registry.code("DELETE", "/subjects/a") == 40404
+    assert registry.register("a", A) == 1, "a schema that is registered again keeps its id"
+    assert registry.ask("GET", "/subjects/a/versions") == [3]
+    assert registry.ask("DELETE", "/subjects/a/versions/1?permanent=true") == 1
+    assert registry.ask("GET", "/schemas/ids/1")["schema"], "version 3 has the schema, too"
+
+
+def test_referenced_versions_are_not_deleted() -> None:
+    registry = Registry()
+    registry.register("r", A)
+    user = json.dumps({"type": "array", "items": "R"})
+    references = [{"name": "R", "subject": "r", "version": 1}]
+    schema_id = registry.register("u", user, references=references)
+    assert registry.ask("GET", f"/schemas/ids/{schema_id}")["references"] == references
+    assert registry.ask("GET", "/subjects/r/versions/1/referencedby") == [schema_id]
+    assert registry.code("DELETE", "/subjects/r") == 42206
+    assert registry.code("POST", "/subjects/u/versions", {"schema": user}) == 42201, "the reference is missing"
+    registry.ask("DELETE", "/subjects/u")
+    registry.ask("DELETE", "/subjects/r")
+    assert registry.code("DELETE", "/subjects/r?permanent=true") == 42206, "the user can still be read"
+    assert registry.code("POST", "/subjects/u/versions", {"schema": user, "references": [{"name": "R"}]}) == 42201
+    assert registry.compacted() == registry.state
+
+
+def test_modes_decide_about_changes_and_ids() -> None:
+    registry = Registry()
+    assert registry.code("POST", "/subjects/a/versions", {"schema": A, "id": 7}) == 42205
+    assert registry.ask("PUT", "/mode/a", {"mode": "IMPORT"}) == {"mode": "IMPORT"}
+    assert registry.code("POST", "/subjects/a/versions", {"schema": A}) == 42205
+    assert registry.register("a", A, id=7, version=3) == 7
+    assert registry.ask("GET", "/subjects/a/versions") == [3]
+    assert registry.code("POST", "/subjects/a/versions", {"schema": B, "id": 7, "version": 4}) == 42205
+    assert registry.code("POST", "/subjects/a/versions", {"schema": A, "id": 8, "version": 4}) == 42207
+    assert registry.register("a", C, id=9, version=1) == 9
+    assert registry.ask("GET", "/subjects/a/versions") == [1, 3], "imported versions are in their order"
+    assert registry.ask("DELETE", "/mode/a") == {"mode": "IMPORT"}
+    assert registry.register("b", B) == 10, "ids go on behind the largest imported one"
+    assert registry.code("PUT", "/mode/a", {"mode": "IMPORT"}) == 42205
+    registry.ask("PUT", "/mode", {"mode": "READONLY"})
+    assert registry.code("POST", "/subjects/a/versions", {"schema": '"int"'}) == 42205
+    assert registry.code("DELETE", "/subjects/a") == 42205
+    assert registry.register("b", B) == 10, "the schema is registered already"
+    assert registry.compacted() == registry.state
+
+
+REFUSALS = [
+    ("GET", "/subjects/a/versions", None, 40401),
+    ("GET", "/subjects/x/versions/9", None, 40402),
+    ("GET", "/subjects/x/versions/0", None, 42202),
+    ("GET", "/subjects/x/versions/none", None, 42202),
+    ("GET", "/schemas/ids/99", None, 40403),
+    ("GET", "/schemas/ids/none", None, 404),
+    ("GET", "/nowhere", None, 404),
+    ("PATCH", "/subjects", None, 405),
+    ("POST", "/subjects/x", {"schema": B}, 40403),
+    ("POST", "/subjects/a", {"schema": B}, 40401),
+    ("POST", "/subjects/x/versions", {}, 42201),
+    ("POST", "/subjects/x/versions", {"schema": ""}, 42201),
+    ("POST", "/subjects/x/versions", {"schema": 5}, 42201),
+    ("POST", "/subjects/x/versions", {"schema": A, "schemaType": "XML"}, 42201),
+    ("POST", "/subjects/x/versions", {"schema": A, "references": [{"name": "R", "subject": "s", "version": 1}]}, 42201),
+    ("POST", "/subjects/x/versions", {"schema": A, "ruleSet": {"domainRules": []}}, 42201),
+    ("POST", "/subjects/x/versions", {"schema": A + " " * 600_000}, 42201),
+    ("POST", "/subjects/%00/versions", {"schema": A}, 42208),
+    ("POST", "/compatibility/subjects/a/versions/1", {"schema": A}, 40401),
+    ("PUT", "/config", {"compatibility": "SOMETIMES"}, 42203),
+    ("PUT", "/config", {"compatibility": "NONE", "alias": "b"}, 42203),
+    ("PUT", "/mode", {"mode": "SLOW"}, 42204),
+    ("GET", "/mode/a", None, 40409),
+    ("GET", "/subjects?offset=x", None, 400),
+]
+
+
+@for_each("method, path, body, code", REFUSALS)
+def test_refusals_have_confluents_codes(method: str, path: str, body: Any, code: int) -> None:
+    registry = Registry()
+    registry.register("x", A)
+    assert registry.code(method, path, body) == code
+
+
+def test_limits_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry()
+    registry.register("a", A)
+    for name, subject in (("SUBJECTS_MAX", "b"), ("VERSIONS_MAX", "a"), ("SUBJECT_BYTES_MAX", "a")):
+        with monkeypatch.context() as patch:
+            patch.setattr(operations, name, 1)
+            assert registry.code("POST", f"/subjects/{subject}/versions", {"schema": B}) == 42205, name
+
+
+def test_a_schema_is_visible_through_subjects_that_can_be_described() -> None:
+    registry = Registry()
+    registry.register("a", A)
+    registry.register("b", A)
+    assert registry.ask("GET", "/subjects", visible={"b"}) == ["b"]
+    assert registry.ask("GET", "/schemas/ids/1/subjects", visible={"b"}) == ["b"]
+    assert registry.code("GET", "/schemas/ids/1", visible=set()) == 40403
+
+
+def test_subjects_belong_to_topics() -> None:
+    names = ["orders-value", "orders-key", "orders", "com.example.Order", "-value"]
+    assert [topic_of(name) for name in names] == ["orders", "orders", "orders", "com.example.Order", "-value"]
