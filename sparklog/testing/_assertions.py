@@ -16,6 +16,8 @@ from sparklog.testing._broker import Duration, duration_ms
 ROWS_SHOWN_MAX = 10
 POLL_S = 0.05
 VIRTUAL_POLL_S = 0.25
+POLL_SHARE = 0.02
+"""Virtual time between two looks at a condition, as a share of the time before: long waits take few looks."""
 Row = Mapping[str, Any]
 Key = str | Sequence[str] | Callable[[Row], Any]
 
@@ -111,7 +113,7 @@ def eventually(condition: Callable[[], Any], *, within: Duration, sim: VirtualTi
     """
     __tracebackhide__ = True
     remaining_s = duration_ms(within) / 1000
-    end_s = time.monotonic() + remaining_s
+    end_s, waited_s = time.monotonic() + remaining_s, 0.0
     while True:
         reason: object
         try:
@@ -128,8 +130,10 @@ def eventually(condition: Callable[[], Any], *, within: Duration, sim: VirtualTi
         if sim is None:
             time.sleep(min(POLL_S, remaining_s))
         else:
-            sim.advance(min(VIRTUAL_POLL_S, remaining_s))
-            remaining_s -= VIRTUAL_POLL_S
+            pause_s = min(max(VIRTUAL_POLL_S, POLL_SHARE * waited_s), remaining_s)
+            sim.advance(pause_s)
+            remaining_s -= pause_s
+            waited_s += pause_s
 
 
 def same_rows(actual: Any, expected: Any, *, key: Key | None = None, ordered: bool = False) -> None:

@@ -10,6 +10,7 @@ from sparklog.errors import SparklogError
 from sparklog.testing._broker import Duration, duration_ms
 from sparklog.testing._sim_clients import SimClients, create_topic
 from sparklog.testing._sim_cluster_client import ClusterClient
+from sparklog.testing._sim_idle import IdleTime
 from sparklog.testing._sim_loop import Simulation
 from sparklog.testing._sim_machine import SimMachine
 from sparklog.testing._sim_net import SimNet
@@ -53,12 +54,19 @@ class _Slot:
         self.host = f"program-{number}"
         self.lives = 0
         self.life: Program | None = None
+        self.client: ClusterClient | None = None
+        """The client of the latest life."""
         self.starts_at_s = 0.0
 
     @property
     def is_done(self) -> bool:
         """True if the program has returned."""
         return self.life is not None and self.life.is_done and self.life.error is None
+
+    @property
+    def next_event_s(self) -> float:
+        """Time of the next event of the program in s, or of its next start."""
+        return self.starts_at_s if self.life is None else self.life.loop.next_event_s()
 
 
 class Sim:
@@ -72,6 +80,7 @@ class Sim:
         self._nodes: list[Node] = []
         self._slots: list[_Slot] = []
         self._net: SimNet | None = None
+        self._idle: IdleTime | None = None
         self._later: list[tuple[float, Callable[[], None]]] = []
 
     # -- runs
@@ -124,7 +133,7 @@ class Sim:
         self.heal()
         end_s = self.now_s + duration_ms(within) / 1000
         while not self._is_over(until) and self.now_s < end_s:
-            self._pass(STEP_S)
+            self._pass(end_s)
         if until is not None and not until():
             raise AssertionError(f"seed {seed}: the condition is still false {within} after everything was healed")
         return self
@@ -143,7 +152,7 @@ class Sim:
         """
         end_s = self.now_s + duration_ms(duration) / 1000
         while self.now_s < end_s:
-            self._pass(min(end_s - self.now_s, self._idle_s()))
+            self._pass(end_s)
         return self
 
     def crash(self, broker: int) -> Sim:
@@ -283,6 +292,7 @@ class Sim:
         ]
         for node in self._nodes:
             node.start()
+        self._idle = IdleTime(simulation, self._nodes)
         if not simulation.run(lambda: all(n.has_joined for n in self._nodes), limit_s=START_S):
             raise RuntimeError("the simulated brokers have not started")
 
@@ -310,7 +320,8 @@ class Sim:
         hosts = [node.host for node in self._nodes]
 
         def run(program: Program) -> Any:
-            return slot.app(SimClients(program, ClusterClient(program.loop, self._network, slot.host, hosts)))
+            slot.client = ClusterClient(program.loop, self._network, slot.host, hosts)
+            return slot.app(SimClients(program, slot.client))
 
         slot.life = Program(self._world, self._network, slot.host, run)
 
@@ -318,6 +329,7 @@ class Sim:
         return self._nodes[name - 1].host if isinstance(name, int) else name
 
     def _note(self, event: str) -> None:
+        self._idle_time.disturb()
         self._world.note(event)
         self.events.append(f"{self.now_s:9.3f} s  {event}")
 
@@ -326,13 +338,31 @@ class Sim:
     def _is_over(self, until: Callable[[], Any] | None) -> bool:
         return all(slot.is_done for slot in self._slots) or (until is not None and bool(until()))
 
-    def _idle_s(self) -> float:
-        """Return the time between two looks at the programs."""
-        return STEP_S if any(not slot.is_done for slot in self._slots) else 3600.0
+    @property
+    def _idle_time(self) -> IdleTime:
+        assert self._idle is not None
+        return self._idle
 
-    def _pass(self, seconds: float) -> None:
-        """Let time pass, and start programs again that have ended. Raises the error of a program."""
-        self._world.run_for(seconds)
+    def _pass(self, end_s: float) -> None:
+        """Let a moment pass, or a longer idle time, until `end_s` at the latest. Starts programs again that have ended.
+        Raises the error of a program."""
+        later_s = self._later[0][0] if self._later else end_s
+        idle_until_s = min(end_s, later_s, *(slot.next_event_s for slot in self._slots))
+        if idle_until_s - self.now_s > STEP_S and self._is_idle():
+            self._idle_time.rest(idle_until_s)
+        else:
+            self._world.run_for(min(STEP_S, end_s - self.now_s))
+        self._restart_programs()
+        while self._later and self._later[0][0] <= self.now_s:
+            self._later.pop(0)[1]()
+
+    def _is_idle(self) -> bool:
+        clients = [slot.client for slot in self._slots if slot.life is not None and slot.client is not None]
+        requests = sum(client.requests_begun for client in clients)
+        return requests == sum(client.requests_ended for client in clients) and self._idle_time.is_idle(requests)
+
+    def _restart_programs(self) -> None:
+        """Start programs again that have ended with an error of sparklog. Raises another error of a program."""
         for slot in self._slots:
             life = slot.life
             if life is None:
@@ -343,8 +373,6 @@ class Sim:
                     raise life.error
                 self._note(f"{slot.host} has ended: {life.error!r}")
                 self._end_life(slot)
-        while self._later and self._later[0][0] <= self.now_s:
-            self._later.pop(0)[1]()
 
     def _end_life(self, slot: _Slot) -> None:
         if slot.life is not None:
@@ -364,7 +392,7 @@ class Sim:
         while self.now_s < end_s and not all(slot.is_done for slot in self._slots):
             due_s = min(end_s, self.now_s + rng.uniform(*FAULT_EVERY_S))
             while self.now_s < due_s:
-                self._pass(min(STEP_S, due_s - self.now_s))
+                self._pass(due_s)
             if faults:
                 (fault,) = rng.choices(list(faults), list(faults.values()))
                 getattr(self, f"_{fault}_some")()

@@ -61,6 +61,10 @@ class ClusterClient:
         """Leader epoch and host; the epoch stays after the host is forgotten."""
         self._coordinators: dict[tuple[int, str], str] = {}
         self._looking: asyncio.Task[None] | None = None
+        self.requests_begun = 0
+        """Number of requests that were sent; repetitions count."""
+        self.requests_ended = 0
+        """Number of these requests that have an answer or have failed."""
 
     # --- as SimClient
 
@@ -252,7 +256,11 @@ class ClusterClient:
         connection = self._connections.get(host)
         if connection is None:
             connection = self._connections[host] = SimClient(self.loop, self.net, self._host, host)
-        return await connection.ask(api, request, response, payload, timeout_s=timeout_s)
+        self.requests_begun += 1
+        try:
+            return await connection.ask(api, request, response, payload, timeout_s=timeout_s)
+        finally:
+            self.requests_ended += 1
 
 
 def _without_leader(kind: type[Any], key: TopicPartition) -> Any:

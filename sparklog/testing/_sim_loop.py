@@ -5,6 +5,9 @@ chooses the loop with the earliest event (of equal times, the seed chooses one),
 one turn of that loop. The code on a loop has an ordinary asyncio loop without sockets: tasks, timers, locks and
 `asyncio.timeout` work. A job of an executor (`SimExecutor`) is one event of the loop, at a time that the seed chooses.
 
+`Simulation.skip` lets time pass without events. The clock goes on for all; the timers of machines, but not those of
+programs, become due later by the skipped time.
+
 `SimLoop.kill` ends a simulated process between two events. None of its code runs afterwards, as after SIGKILL.
 """
 
@@ -48,6 +51,8 @@ class Simulation:
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.now_s = 0.0
+        self.skipped_s = 0.0
+        """Time in s that was skipped."""
         self.turns = 0
         self._loops: list[SimLoop] = []
         self._unfinished: list[asyncio.Task[Any]] = []
@@ -70,9 +75,10 @@ class Simulation:
                     coroutine.close()
         self._unfinished.clear()
 
-    def loop(self, name: str) -> SimLoop:
-        """Create a loop for a new process."""
-        loop = SimLoop(self, name)
+    def loop(self, name: str, *, is_program: bool = False) -> SimLoop:
+        """Create a loop for a new process. `is_program`: its timers go on while time is skipped."""
+        loop = SimLoop(self, name, is_program=is_program)
+        loop.fall_behind(self.skipped_s)
         self._loops.append(loop)
         return loop
 
@@ -119,6 +125,13 @@ class Simulation:
         """Run events until `seconds` of virtual time have passed."""
         self.run(lambda: False, limit_s=self.now_s + seconds)
 
+    def skip(self, seconds: float) -> None:
+        """Let time pass without events. No program may have an event within this time."""
+        self.now_s += seconds
+        self.skipped_s += seconds
+        for loop in self._loops:
+            loop.fall_behind(self.skipped_s)
+
     def complete(self, loop: SimLoop, work: Any, *, limit_s: float = math.inf) -> Any:
         """Run the coroutine `work` on `loop`, and all other events, until it ends. Returns its result, or raises its
         error. Raises SimulationStuckError after `limit_s` seconds of virtual time."""
@@ -139,6 +152,7 @@ class Simulation:
             if not loop._ready:  # type: ignore[attr-defined]
                 timers = loop._scheduled  # type: ignore[attr-defined]
                 due_s = timers[0]._when if timers and not timers[0]._cancelled else loop.due_s()
+                due_s += loop.behind_s
                 if due_s > now_s:
                     at = due_s
             if at > earliest:
@@ -161,11 +175,16 @@ class Simulation:
 class SimLoop(asyncio.BaseEventLoop):
     """The event loop of one process. Created by `Simulation.loop`."""
 
-    def __init__(self, simulation: Simulation, name: str) -> None:
+    def __init__(self, simulation: Simulation, name: str, *, is_program: bool = False) -> None:
         super().__init__()
         self._timer_cancelled_count: int
         self.name = name
         self.simulation = simulation
+        self.is_program = is_program
+        self.behind_s = 0.0
+        """Skipped time in s, by which the loop's clock is behind the simulation's."""
+        self._reached_s = 0.0
+        """Time of the latest timer that was due. The difference of the two clocks may be smaller by rounding."""
         self.is_dead = False
         self.is_paused = False
         """True during a simulated SIGSTOP; tests set the field. Events that become due in this time run afterwards."""
@@ -175,7 +194,12 @@ class SimLoop(asyncio.BaseEventLoop):
         """Errors that asyncio would have logged, such as those of callbacks, and of tasks whose result nobody reads."""
 
     def time(self) -> float:
-        return self.simulation.now_s
+        return max(self.simulation.now_s - self.behind_s, self._reached_s)
+
+    def fall_behind(self, seconds: float) -> None:
+        """Let the loop's clock be behind the simulation's, unless the process is a program."""
+        if seconds and not self.is_program:
+            self.behind_s = seconds
 
     def due_s(self) -> float:
         """Return the time of the next timer in s; infinity if there is none."""
@@ -185,15 +209,23 @@ class SimLoop(asyncio.BaseEventLoop):
             self._timer_cancelled_count -= 1
         return scheduled[0]._when if scheduled else math.inf
 
+    def next_event_s(self) -> float:
+        """Return the simulation's time of the next event in s; infinity if there is none before the process goes on."""
+        if self.is_paused:
+            return math.inf
+        return self.simulation.now_s if self._ready else self.due_s() + self.behind_s  # type: ignore[attr-defined]
+
     def turn(self) -> None:
         """Run the due events. This loop must be the running one. The method replaces `BaseEventLoop._run_once`, which
         also polls a selector and measures time."""
+        due_s = self.due_s()  # removes cancelled timers
+        if due_s + self.behind_s <= self.simulation.now_s:
+            self._reached_s = max(self._reached_s, due_s)
         if self._timer_cancelled_count > TIMERS_CANCELLED_MAX:
             self._run_once()  # type: ignore[attr-defined]
             return
         ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
-        self.due_s()  # removes cancelled timers
-        end_s = self.simulation.now_s + self._clock_resolution  # type: ignore[attr-defined]
+        end_s = self.time() + self._clock_resolution  # type: ignore[attr-defined]
         while scheduled and scheduled[0]._when < end_s:
             handle = heapq.heappop(scheduled)
             handle._scheduled = False

@@ -28,7 +28,8 @@ EPOCH_MS = 1_700_000_000_000
 
 class SimClock:
     """The clocks of a machine. The wall clock begins at EPOCH_MS. It advances `rate` times as fast as the simulation's
-    time, and `offset_ms` is added; tests change both. The other clocks are the simulation's time."""
+    time, and `offset_ms` is added; tests change both. The uptime is the simulation's time. The monotonic clock does not
+    count skipped time, as a clock that stops during a machine's sleep."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -39,7 +40,7 @@ class SimClock:
         return EPOCH_MS + self.offset_ms + int(self._simulation.now_s * self.rate * 1000)
 
     def monotonic_s(self) -> float:
-        return self._simulation.now_s
+        return self._simulation.now_s - self._simulation.skipped_s
 
     def uptime_ms(self) -> int:
         return int(self._simulation.now_s * 1000)
@@ -153,8 +154,8 @@ class SimMachine:
         self.simulation = simulation
         self.name = name
         self.files = SimFiles()
-        self.files.now_s = lambda: simulation.now_s
         self.clock = SimClock(simulation)
+        self.files.now_s = self.clock.monotonic_s
         self._starts = 0
 
     def process(self) -> tuple[SimLoop, Environment]:

@@ -63,9 +63,9 @@ class SimConnection:
             self._peer._loop.call_at(self._next_arrival_s(), self._peer._on_arrival, message)
 
     def _next_arrival_s(self) -> float:
-        """Return a time for the arrival of the next message, after those of all earlier ones, because an event loop
-        does not keep the order of events with equal times."""
-        self._arrives_at = max(self._arrives_at + GAP_S, self._net.simulation.now_s + self._net.delay_s())
+        """Return a time of the peer's loop for the arrival of the next message, after those of all earlier ones,
+        because an event loop does not keep the order of events with equal times."""
+        self._arrives_at = max(self._arrives_at + GAP_S, self.peer.loop.time() + self._net.delay_s())
         return self._arrives_at
 
     def _on_arrival(self, message: bytes | None) -> None:
@@ -116,7 +116,7 @@ class SimConnection:
 
     def delay(self, seconds: float) -> None:
         """Delay all later messages of this end by `seconds`."""
-        self._arrives_at = max(self._arrives_at, self._net.simulation.now_s) + seconds
+        self._arrives_at = max(self._arrives_at, self.peer.loop.time()) + seconds
 
     def _lost(self) -> None:
         if self.is_open:

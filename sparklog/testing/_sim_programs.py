@@ -30,7 +30,7 @@ class Program:
     def __init__(self, simulation: Simulation, net: SimNet, host: str, run: Callable[[Program], Any]) -> None:
         """Start a life on `host`. `run` is the program."""
         self.host = host
-        self.loop: SimLoop = simulation.loop(host)
+        self.loop: SimLoop = simulation.loop(host, is_program=True)
         self.random = random.Random(simulation.rng.getrandbits(32))
         self.result: Any = None
         self.error: BaseException | None = None

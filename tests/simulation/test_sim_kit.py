@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from sparklog.errors import UnknownTopicOrPartitionError
 from sparklog.testing import Sim, SimClients, eventually, exactly_once
+from sparklog.testing._sim_clients import EPOCH_MS
 from tests.support.cases import for_each
 
 RECORDS = 20
+EVENTS_OF_AN_IDLE_HOUR = 30_000
+"""Without rest, three brokers have 500,000 events in an hour."""
 SEEDS_CORRECT = range(6)
 SEEDS_PLANTED = range(200)
 """Seeds among which a planted error has to be found. The first runs that find it take seconds."""
@@ -134,6 +138,55 @@ def test_faults_by_hand_and_virtual_time(sim: Sim) -> None:
     before_s = sim.now_s
     sim.advance("1 minute")
     assert sim.now_s == pytest.approx(before_s + 60)
+
+
+def send_one(clients: SimClients) -> None:
+    """Send a record, then sleep for ten days."""
+    clients.producer().send("in", b"first").result()
+    clients.sleep(10 * 86_400)
+
+
+def test_idle_time_takes_few_events_and_ages_records(sim: Sim) -> None:
+    """The two brokers that remain after a crash rest, too. Retention deletes by the time that was skipped."""
+    traces = []
+    for _ in range(2):
+        sim.run(send_one, seed=4, topics={"in": 1}, faults=(), seconds=0, within="10 s")
+        sim.crash(2)
+        before_s, before = sim.now_s, sim._world.turns
+        sim.advance("1 hour")
+        assert sim.now_s == pytest.approx(before_s + 3600)
+        assert sim._world.turns - before < EVENTS_OF_AN_IDLE_HOUR
+        sim.heal()
+        sim.advance("6 days")
+        assert [row["value"] for row in sim.rows("in")] == [b"first"]
+        traces.append(sim.trace)
+    assert traces[0] == traces[1]
+    sim.advance("2 days")
+    assert sim.rows("in") == []
+
+
+def test_a_member_that_is_killed_is_missed_in_time(sim: Sim) -> None:
+    """Time is not skipped while a group has members: a session ends by its own timeout."""
+    taken: list[float] = []
+
+    def late(clients: SimClients) -> None:
+        clients.sleep(20)
+        with clients.consumer("in", group_id="workers") as consumer:
+            while len(consumer.assignment()) < 2:
+                consumer.poll()
+        taken.append(sim.now_s)
+
+    def forgetful(clients: SimClients) -> None:
+        clients.consumer("in", group_id="workers", session_timeout_ms=60_000).poll()
+        clients.sleep(1)
+        raise UnknownTopicOrPartitionError("the program ends without leaving the group")
+
+    def once(clients: SimClients) -> None:
+        if clients.now_ms() - EPOCH_MS < 15_000:
+            forgetful(clients)
+
+    sim.run([once, late], seed=1, brokers=1, topics={"in": 2}, faults=(), within="1 hour")
+    assert 55 < taken[0] < 80
 
 
 def test_the_error_of_a_program_is_raised(sim: Sim) -> None:
