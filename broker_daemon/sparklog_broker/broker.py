@@ -36,6 +36,7 @@ from sparklog_broker.network.long_requests import LongRequests
 from sparklog_broker.partitions.appender import Appender
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.lakes import Lakes
+from sparklog_broker.partitions.mirrors import Mirrors
 from sparklog_broker.partitions.offset_snapshots import OffsetSnapshots
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage, check_alone, open_logs
@@ -105,6 +106,7 @@ class Broker:
         self.audit = AuditLog.from_config(config, environment, loop)
         self.offset_snapshots = OffsetSnapshots()
         self.lakes = Lakes(self.partitions, clock.now_ms)
+        self.mirrors = Mirrors(self.partitions, clock.now_ms)
 
         offsets = InternalTopic(CONSUMER_OFFSETS_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.groups = Groups(config, loop, clock, storage, self.partitions, offsets)

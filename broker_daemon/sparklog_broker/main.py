@@ -460,6 +460,7 @@ def _watched(
         groups=broker.groups,
         transactions=broker.transactions,
         lakes=broker.lakes,
+        mirrors=broker.mirrors,
         cluster=broker.cluster,
         authentication=authentication,
         children=children,

@@ -15,6 +15,7 @@ from sparklog_broker.handlers import (
     locate,
     log_dirs,
     metadata,
+    mirrors,
     offsets,
     operations,
     produce,
@@ -96,4 +97,6 @@ HANDLERS: dict[Api, Handler] = {
     Api.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
     Api.REPORT_LAKE: lakes.report_lake,
     Api.DESCRIBE_LAKES: lakes.describe_lakes,
+    Api.REPORT_MIRRORS: mirrors.report_mirrors,
+    Api.DESCRIBE_MIRRORS: mirrors.describe_mirrors,
 }

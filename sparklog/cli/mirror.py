@@ -124,8 +124,8 @@ _STATUS_EPILOG = """\
 `sparklog mirror status old --format json`
 
 *source end* is the last stable offset of the source, *lag* the number of offsets that are missing here, and *behind*
-the age of the newest record here while there is a lag. *lost* offsets were deleted at the source before the mirror read
-them.
+the time since the topic had all records of the source. *lost* offsets were deleted at the source before the mirror read
+them. If the source does not answer, the figures are those of the workers' newest reports.
 """
 
 
@@ -170,6 +170,10 @@ def _print_mirror(mirror: MirrorDescription) -> None:
     for topic in mirror.topics:
         if topic.reason:
             print(f"paused  {topic.topic}: {printable(topic.reason, REASON_CHARS_MAX)}")
+        elif topic.error:
+            print(f"error   {topic.topic}: {printable(topic.error, REASON_CHARS_MAX)}")
+    if not any(topic.is_reported for topic in mirror.topics):
+        print("worker  none has reported: start one with `sparklog mirror run`, or set mirror.worker.enable")
     numbers = ("partition", "source end", "end here", "lag", "behind", "lost")
     table = console.table("topic", "state", *numbers, right=numbers)
     for topic in mirror.topics:

@@ -103,7 +103,7 @@ def place(
             raise CorruptBatchError(
                 f"the source's batch at offset {head.base_offset} follows one that ends at {state.next_offset}"
             )
-        if head.base_offset >= stable:
+        if head.base_offset + head.last_offset_delta >= stable:
             break
         if undecided.drops(head, records):
             state.skip(head)

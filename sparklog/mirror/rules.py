@@ -6,6 +6,8 @@ A partition is judged before its first fetch, and again after each change of its
     the source's topic has another id                          Pause: it was deleted and created again
     the source has another epoch at the log end here,          Pause: an unclean election has replaced records that
       or ends below it                                           the mirror has
+    the source's last stable offset is below the log end       Pause: an unclean election has lost the marker of a
+      here                                                       transaction
     the source's log start is above the log end here           Skip: the offsets between are a gap, and lost
     otherwise                                                  Go
 
@@ -78,6 +80,12 @@ def judge_bounds(end: int, is_empty: bool, source: SourceBounds) -> Judgement:
             f"the source ends at offset {source.end}, the mirror has offsets up to {end}: the source has lost records "
             "(an unclean election, or an older backup). Promote the topic here to keep them, or delete it and create "
             "the mirror again"
+        )
+    if source.stable < end:
+        return Pause(
+            f"the source's last stable offset is {source.stable}, the mirror has offsets up to {end}: the source has lost "
+            "the marker of a transaction (an unclean election), whose records the mirror has stored or left out. "
+            "Promote the topic here to keep its records, or delete it and create the mirror again"
         )
     if source.start > end:
         if source.start - end > GAP_MAX:

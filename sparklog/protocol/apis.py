@@ -15,6 +15,7 @@ from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import lake_messages as lakes
 from sparklog.protocol import messages as data
+from sparklog.protocol import mirror_messages as mirrors
 from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import quota_messages as quotas
 from sparklog.protocol import security_messages as security
@@ -125,6 +126,8 @@ class Api(IntEnum):
     ALTER_CLIENT_QUOTAS = 90
     REPORT_LAKE = 110
     DESCRIBE_LAKES = 111
+    REPORT_MIRRORS = 112
+    DESCRIBE_MIRRORS = 113
 
 
 class ApiSpec(NamedTuple):
@@ -581,6 +584,16 @@ APIS: dict[Api, ApiSpec] = {
     Api.DESCRIBE_LAKES: ApiSpec(
         lakes.DescribeLakesRequest,
         lakes.DescribeLakesResponse,
+        permissions=(Rule(TOPIC, Operation.DESCRIBE, listed("topics")),),
+    ),
+    Api.REPORT_MIRRORS: ApiSpec(
+        mirrors.ReportMirrorsRequest,
+        mirrors.ReportMirrorsResponse,
+        permissions=(Rule(CLUSTER_TYPE, Operation.ALTER, cluster_name),),
+    ),
+    Api.DESCRIBE_MIRRORS: ApiSpec(
+        mirrors.DescribeMirrorsRequest,
+        mirrors.DescribeMirrorsResponse,
         permissions=(Rule(TOPIC, Operation.DESCRIBE, listed("topics")),),
     ),
 }

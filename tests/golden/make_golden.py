@@ -48,6 +48,7 @@ from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import lake_messages as lakes
 from sparklog.protocol import messages as m
+from sparklog.protocol import mirror_messages as mirrors
 from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import quota_messages as quotas
 from sparklog.protocol import security_messages as security
@@ -309,6 +310,14 @@ REQUESTS: dict[Api, Message] = {
         "trips", "0af3", [lakes.LakeOffset(0, 1_000), lakes.LakeOffset(2, -1)], BASE_MS, 7, 12, BASE_MS, "paused"
     ),
     Api.DESCRIBE_LAKES: lakes.DescribeLakesRequest(["trips"]),
+    Api.REPORT_MIRRORS: mirrors.ReportMirrorsRequest(
+        [
+            mirrors.MirrorReport(
+                "trips", "0af3", [mirrors.SourceEnd(0, 1_000), mirrors.SourceEnd(2, -1)], BASE_MS, "away"
+            )
+        ]
+    ),
+    Api.DESCRIBE_MIRRORS: mirrors.DescribeMirrorsRequest(["trips"]),
     Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsRequest(
         [
             cluster.SecurityRecordChange("users", "alice", b"\x01\x02"),
@@ -432,6 +441,10 @@ RESPONSES: dict[Api, Message] = {
     Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsResponse(3, 9_000),
     Api.FORWARD: cluster.ForwardResponse(3, 9_000, b"\x93", 36, "exists"),
     Api.REPORT_LAKE: lakes.ReportLakeResponse(),
+    Api.REPORT_MIRRORS: mirrors.ReportMirrorsResponse(),
+    Api.DESCRIBE_MIRRORS: mirrors.DescribeMirrorsResponse(
+        [mirrors.MirrorState("trips", [mirrors.SourceEnd(0, 1_000)], BASE_MS, "", BASE_MS)]
+    ),
     Api.DESCRIBE_LAKES: lakes.DescribeLakesResponse(
         [lakes.LakeState("trips", [lakes.LakeOffset(0, 1_000)], BASE_MS, 7, 12, BASE_MS, "", BASE_MS)]
     ),

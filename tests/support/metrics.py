@@ -62,6 +62,7 @@ def watched(broker: Broker) -> MetricSources:
         broker.groups,
         broker.transactions,
         broker.lakes,
+        broker.mirrors,
         broker.cluster,
     )
 

@@ -20,47 +20,15 @@ from sparklog.gateway.registry import HANDLERS
 from sparklog.kafka.wire.codec import decoder, encoder
 from sparklog.kafka.wire.errors import Kafka
 from sparklog.kafka.wire.schema import REQUEST, RESPONSE, messages
-from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
-from sparklog.security.principals import user
+from sparklog.security.acls import Operation, ResourceType
 from tests.support.kafka_wire import codes_in
 from tests.support.waiting import PATIENCE_S, until
 from tests.system.kafka_requests_about import LAST_VERSION_ONLY, REQUESTS_ABOUT, Names
-from tests.system.secure_broker import PASSWORD, SecureBroker, now, write_identity
+from tests.system.secure_broker import PASSWORD, now, write_identity
+from tests.system.secure_gateway import SecureGateway, allow
 
 LIFETIME_S = 15.0
 """Lifetime of a short certificate."""
-KAFKA = ("SASL", "MUTUAL", "BOTH")
-
-
-class SecureGateway(SecureBroker):
-    """A broker with a gateway that has listeners with passwords, with certificates, and with both."""
-
-    def __init__(self, directory: Any) -> None:
-        super().__init__(
-            directory,
-            more='authorizer = "acl"\nsuper.users = "User:ANONYMOUS;User:CN=root"\naudit.log.file = "audit.log"\n'
-            'sasl.enabled.mechanisms = "SCRAM-SHA-512,SCRAM-SHA-256,PLAIN"\n'
-            'listener.name.sasl.sasl.enabled.mechanisms = "SCRAM-SHA-512,SCRAM-SHA-256"\n'
-            "connection.failed.authentication.delay.ms = 10\n"
-            f'kafka.listeners = "{",".join(f"{name}://127.0.0.1:0" for name in KAFKA)}"',
-        )
-        stdout = self.process.process.stdout
-        assert stdout is not None
-        self.kafka: dict[str, str] = {}
-        for _ in KAFKA:
-            name, _, address = stdout.readline().strip().removeprefix("listening on kafka.").partition("://")
-            self.kafka[name] = address
-
-    def settings(self, listener: str, **more: Any) -> dict[str, Any]:
-        """Settings of a client of librdkafka."""
-        found: dict[str, Any] = {"bootstrap.servers": self.kafka[listener], "log_level": 0}
-        protocol = {"SASL": "SASL_PLAINTEXT", "MUTUAL": "SSL", "BOTH": "SASL_SSL"}[listener]
-        found["security.protocol"] = protocol
-        if protocol.endswith("SSL"):
-            found["ssl.ca.location"] = str(self.ca)
-        if protocol.startswith("SASL"):
-            found |= {"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "alice", "sasl.password": PASSWORD}
-        return found | {name.replace("_", "."): value for name, value in more.items()}
 
 
 @pytest.fixture(scope="module")
@@ -81,14 +49,6 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureGateway]:
     yield broker
     assert broker.stop() == 0, broker.process.stderr
     assert "Traceback" not in broker.process.stderr, broker.process.stderr
-
-
-def allow(name: str, kind: ResourceType, resource: str, *operations: Operation) -> list[Acl]:
-    """ACLs for a user from this host alone: the broker sees the client's address, not the gateway's."""
-    return [
-        Acl(kind, PatternType.LITERAL, resource, user(name), "127.0.0.1", operation, Permission.ALLOW)
-        for operation in operations
-    ]
 
 
 def outcome(settings: dict[str, Any], topic: str) -> KafkaError | None:

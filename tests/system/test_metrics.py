@@ -17,7 +17,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 
 from sparklog.errors import SparklogError
 from sparklog.protocol import group_messages as groups
+from sparklog.protocol import mirror_messages as mirrors
 from sparklog.protocol.apis import Api
+from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from tests.support.raw_client import envelope_batch
 from tests.support.waiting import until
@@ -35,7 +37,7 @@ from tests.system.metrics_page import (
 )
 
 PROMETHEUS = ROOT / "conf" / "prometheus" / "prometheus.yml"
-SETTINGS = 'metrics.listen = "127.0.0.1:0"\nlake.worker.enable = false\n'
+SETTINGS = 'metrics.listen = "127.0.0.1:0"\nlake.worker.enable = false\nmirror.worker.enable = false\n'
 BATCH = envelope_batch(10, 100)
 STRIMZI = """
 kafka_cluster_partition_atminisr kafka_cluster_partition_replicascount kafka_cluster_partition_underminisr
@@ -64,6 +66,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         handshake(client)
         create_topic(client, "t", 2)
         create_topic(client, "lake", configs={"lake.location": "/nowhere", "lake.paused": "tried"})
+        mirrored = {"mirror.name": "old", "mirror.source": "kafka://old:9092", "mirror.lost": "0:3-9"}
+        create_topic(client, "mirrored", configs=mirrored)
+        topic_id = client.request(Api.METADATA, MetadataRequest(["mirrored"]), MetadataResponse).topics[0].topic_id
+        report = mirrors.MirrorReport("mirrored", topic_id, [mirrors.SourceEnd(0, 7)], 0, "no route")
+        client.request(Api.REPORT_MIRRORS, mirrors.ReportMirrorsRequest([report]), mirrors.ReportMirrorsResponse)
         assert produce(client, [("t", 0, BATCH), ("t", 1, BATCH)])[0].error_code == 0
         assert produce(client, [("nobody's", 0, BATCH)])[0].error_code != 0
         fetch(client, "t", 0)
@@ -115,6 +122,9 @@ def test_the_numbers_are_those_of_the_requests(broker: BrokerProcess) -> None:
     assert phases_s == pytest.approx(total_s)
     assert of("sparklog_lake_paused", topic="lake") == 1
     assert of("sparklog_lake_lag_records", topic="lake") == 0
+    figures = {"lag_records": 7, "lost_records": 6, "paused": 0, "failing": 1}
+    for name, value in figures.items():
+        assert of(f"sparklog_mirror_{name}", topic="mirrored", mirror="old") == value
     assert of("sparklog_ready") == 1
     assert of("process_open_fds") > 5
 

@@ -23,19 +23,21 @@ from sparklog.mirror.worker.worker import MirrorWorker
 from tests.support.mirror_steps import MIRROR_STEPS
 from tests.support.waiting import PATIENCE_S, until
 
+START_S = 300
+"""Longest wait for a broker, which may start slowly beside other work."""
 Record = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]
 """Offset, key, value, headers and timestamp."""
 
 
 @pytest.fixture(scope="module")
 def source() -> Iterator[LocalBroker]:
-    with sparklog.start_local(kafka=True) as local:
+    with sparklog.start_local(timeout_s=START_S, kafka=True) as local:
         yield local
 
 
 @pytest.fixture(scope="module")
 def target() -> Iterator[LocalBroker]:
-    with sparklog.start_local(kafka=True, settings={"mirror.worker.enable": False}) as local:
+    with sparklog.start_local(timeout_s=START_S, kafka=True, settings={"mirror.worker.enable": False}) as local:
         yield local
 
 
@@ -81,6 +83,13 @@ def records(local: LocalBroker, topic: str, partition: int = 0) -> list[Record]:
     return result
 
 
+def reported(admin: sparklog.Admin) -> tuple[int, int, str, bool]:
+    """End at the source, lag and error of a mirror's first partition by the workers' reports, and if there is one."""
+    (mirror,) = admin.describe_mirrors(asks_source=False)
+    topic = mirror.topics[0]
+    return topic.partitions[0].source_end, topic.partitions[0].lag, topic.error, topic.is_reported
+
+
 def end_of(local: LocalBroker, topic: str, partition: int = 0) -> int:
     tp = sparklog.TopicPartition(topic, partition)
     with sparklog.Admin(local.bootstrap_servers) as opened:
@@ -106,8 +115,10 @@ def test_records_keep_their_offsets_and_a_topic_is_read_only_until_its_promotion
 
     created = admin.create_mirror("orders-mirror", source=url(source), topics="orders", groups="readers.*")
     assert [(t.topic, len(t.partitions)) for t in created.topics] == [("orders", 2)]
-    assert created.lag > 0 and admin.describe_topic("orders").setting("retention.ms") == -1
+    assert created.lag > 0 and reported(admin) == (-1, -1, "", False)
+    assert admin.describe_topic("orders").setting("retention.ms") == -1
     assert worker.run_once() == {}
+    assert reported(admin) == (end_of(source, "orders"), 0, "", True)
     for partition in (0, 1):
         assert records(target, "orders", partition) == records(source, "orders", partition) != []
         assert end_of(target, "orders", partition) == end_of(source, "orders", partition)
@@ -294,7 +305,7 @@ def test_a_broker_starts_a_worker_that_copies_records_and_groups(source: LocalBr
     group.commit(offsets=[KafkaPartition("followed", 0, 1)], asynchronous=False)
     group.close()
     tp = sparklog.TopicPartition("followed", 0)
-    with sparklog.start_local() as local, sparklog.Admin(local.bootstrap_servers) as admin:
+    with sparklog.start_local(timeout_s=START_S) as local, sparklog.Admin(local.bootstrap_servers) as admin:
         admin.create_mirror("follower", source=url(source), topics="followed", groups="followers")
         until(lambda: end_of(local, "followed") == 1)
         until(lambda: "followers" in [g.group_id for g in admin.list_groups()])
@@ -303,6 +314,7 @@ def test_a_broker_starts_a_worker_that_copies_records_and_groups(source: LocalBr
         until(lambda: end_of(local, "followed") == 2)
         assert records(local, "followed") == records(source, "followed")
         assert admin.list_group_offsets("followers")[tp].offset == 1
+        until(lambda: reported(admin) == (2, 0, "", True))
         admin.pause_mirror("follower", "a break")
         assert admin.describe_mirrors()[0].topics[0].reason == "a break"
         admin.resume_mirror("follower")

@@ -20,6 +20,7 @@ from sparklog_broker.metrics.families import MetricInfo, gauge, one_gauge
 from sparklog_broker.metrics.groups import group_families, read_groups
 from sparklog_broker.metrics.kafka_names import kafka_families
 from sparklog_broker.metrics.lakes import lake_families, read_lakes
+from sparklog_broker.metrics.mirrors import mirror_families, read_mirrors
 from sparklog_broker.metrics.partition_rows import PartitionRow, read_rows, sums_by_topic
 from sparklog_broker.metrics.slices import Slices
 from sparklog_broker.metrics.sparklog_names import (
@@ -132,6 +133,8 @@ class BrokerCollector:
         own_id = None if image is None else watched.config.broker_id
         lakes = read_lakes(watched.lakes, watched.partitions, own_id, watched.clock.now_ms(), watched.lakes.born_ms)
         yield from lake_families([lake for lake in lakes if traffic.has_own(lake.topic)])
+        mirrors = read_mirrors(watched.mirrors, watched.partitions, own_id, watched.clock.now_ms())
+        yield from mirror_families([row for row in mirrors if traffic.has_own(row.topic)])
         yield from topic_families(traffic, sums, slices)
         yield from request_families(watched.requests, slices)
         for families in (server_families, disk_families, background_families):

@@ -17,6 +17,7 @@ from sparklog_broker.counters.requests import RequestCounters
 from sparklog_broker.network.server import Server
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.lakes import Lakes
+from sparklog_broker.partitions.mirrors import Mirrors
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
 from sparklog_broker.security.throttling import Throttling
@@ -41,6 +42,7 @@ class MetricSources(NamedTuple):
     groups: Groups
     transactions: TransactionCoordinator
     lakes: Lakes
+    mirrors: Mirrors
     cluster: ClusterMember
     authentication: AuthenticationCounters = AuthenticationCounters()
     children: Children = Children()

@@ -23,6 +23,7 @@ LOOKS_BEHIND = 3
 """A group falls behind if it reads fewer records than are written between two checks, and its lag is more than this
 multiple of the written records."""
 LAKE_BEHIND_S = 300.0
+MIRROR_BEHIND_S = 300.0
 RETENTION_SHARE = 0.8
 """Unread records are near deletion from this share of `retention.ms` or `retention.bytes` on."""
 FRAME_ROOM_BYTES = 64 * 1024
@@ -216,6 +217,51 @@ def lakes(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def mirrors(facts: Facts) -> Iterator[Finding]:
+    for mirror in () if facts.cluster is None else facts.cluster.mirrors:
+        status = quoted("sparklog", "mirror", "status", mirror.mirror)
+        if mirror.lost:
+            yield Finding(
+                Severity.warning,
+                f"the source had deleted {mirror.lost:,} offsets of topic {mirror.topic} before its mirror read them",
+                "Readers of this topic pass over these records, which exist nowhere any more.",
+                "Raise the retention at the source until the mirror has caught up.",
+                status,
+            )
+        if mirror.paused:
+            yield Finding(
+                Severity.warning,
+                f"the mirror of topic {mirror.topic} is paused: {mirror.paused}",
+                "The topic gets no records of its source, whose retention goes on.",
+                "Decide as the reason says, then resume the mirror.",
+                quoted("sparklog", "mirror", "resume", mirror.mirror),
+            )
+        elif mirror.error:
+            yield Finding(
+                Severity.warning,
+                f"the mirror of topic {mirror.topic} fails: {mirror.error}",
+                "The topic gets no records of its source, whose retention goes on.",
+                "Mend the cause; the worker tries again by itself.",
+                status,
+            )
+        elif not mirror.has_worker:
+            yield Finding(
+                Severity.warning,
+                f"no mirror worker has reported about topic {mirror.topic}",
+                "The topic gets no records of its source, whose retention goes on.",
+                "Set mirror.worker.enable on a broker, or run a worker.",
+                quoted("sparklog", "mirror", "run"),
+            )
+        elif mirror.behind_s > MIRROR_BEHIND_S:
+            yield Finding(
+                Severity.warning,
+                f"the mirror of topic {mirror.topic} is {duration(mirror.behind_s)} behind; {mirror.lag:,} offsets are missing",
+                "Records that the source deletes before the mirror reads them are lost.",
+                "Start more mirror workers, or look for the limit: the source, the network, the brokers here.",
+                status,
+            )
+
+
 def messages_beyond_frames(facts: Facts) -> Iterator[Finding]:
     if facts.cluster is None:
         return
@@ -242,5 +288,6 @@ CHECKS = (
     Check("lag", falls_behind),
     Check("near-retention", near_retention),
     Check("lakes", lakes),
+    Check("mirrors", mirrors),
     Check("messages-beyond-frames", messages_beyond_frames),
 )

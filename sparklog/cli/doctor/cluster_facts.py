@@ -15,6 +15,7 @@ from sparklog.cli.doctor.facts import (
     GroupFacts,
     HangingFacts,
     LakeFacts,
+    MirrorFacts,
     TransactionFacts,
 )
 from sparklog.client.admin.admin import Admin, TopicDescription
@@ -40,6 +41,7 @@ from sparklog.version import __version__
 
 GROUPS_MAX = 1_000
 LAKES_MAX = 100
+MIRRORED_TOPICS_MAX = 100
 HELD_BACK_MAX = 200
 """Largest number of partitions whose producers are requested, of those in which a transaction holds readers back."""
 DESCRIBED_MAX = 20
@@ -105,6 +107,7 @@ class ClusterLook:
             brokers=brokers,
             disks=self._disks(admin),
             lakes=self._lakes(admin, topics),
+            mirrors=self._mirrors(admin, topics),
             topics=topics,
             down_brokers=replica_brokers(topics) - {b.broker_id for b in brokers if b.broker_id >= 0},
             transactions=self._transactions(admin, view.transactions),
@@ -150,6 +153,28 @@ class ClusterLook:
             if lake is not None:
                 lakes.append(LakeFacts(name, lake.paused, lake.error, lake.lag, lake.lag_seconds))
         return tuple(lakes)
+
+    def _mirrors(self, admin: Admin, topics: Iterable[TopicDescription]) -> tuple[MirrorFacts, ...]:
+        """Return the facts about mirrored topics, from the workers' reports: this machine may not reach the sources."""
+        names = [topic.name for topic in topics if topic.setting("mirror.name")]
+        if not names:
+            return ()
+        chosen = self._limit("mirrored topics", names, MIRRORED_TOPICS_MAX)
+        mirrors = self._attempt("mirrors", lambda: admin.describe_mirrors(chosen, asks_source=False))
+        return tuple(
+            MirrorFacts(
+                mirror.name,
+                topic.topic,
+                topic.reason,
+                topic.error,
+                topic.is_reported,
+                sum(max(0, p.lag) for p in topic.partitions),
+                max((p.lag_seconds for p in topic.partitions), default=0.0),
+                sum(p.lost for p in topic.partitions),
+            )
+            for mirror in mirrors or ()
+            for topic in mirror.topics
+        )
 
     def _disks(self, admin: Admin) -> tuple[BrokerDiskFacts, ...]:
         disks = self._attempt("disks", admin.describe_log_dirs) or {}

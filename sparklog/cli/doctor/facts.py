@@ -88,6 +88,25 @@ class LakeFacts(NamedTuple):
     """Age in s of the newest time up to which all records are in the table; -1: unknown."""
 
 
+class MirrorFacts(NamedTuple):
+    """A mirrored topic."""
+
+    mirror: str
+    topic: str
+    paused: str = ""
+    """Reason of the pause; empty if the mirror of the topic is not paused."""
+    error: str = ""
+    """Error of the worker's newest round; empty if it succeeded."""
+    has_worker: bool = True
+    """True if a worker has reported."""
+    lag: int = 0
+    """Number of offsets that the topic lacks; -1: unknown."""
+    behind_s: float = 0.0
+    """Seconds since the topic had all records of the source; -1: unknown."""
+    lost: int = 0
+    """Number of offsets that the source had deleted before the mirror read them."""
+
+
 class ClusterFacts(NamedTuple):
     """A cluster."""
 
@@ -108,6 +127,7 @@ class ClusterFacts(NamedTuple):
     """True if the broker that answered knows a controller."""
     disks: tuple[BrokerDiskFacts, ...] = ()
     lakes: tuple[LakeFacts, ...] = ()
+    mirrors: tuple[MirrorFacts, ...] = ()
     down_brokers: frozenset[int] = frozenset()
     """Ids of brokers that have replicas and are not registered."""
     is_refused: bool = False

@@ -951,13 +951,24 @@ class Admin:
         mirror_admin.create_mirror(self, self._topic_infos, definition, self._timeout_ms)
         return next(mirror for mirror in self.describe_mirrors() if mirror.name == name)
 
-    def describe_mirrors(self) -> list[MirrorDescription]:
+    @arg.takes(topics=arg.optional(arg.texts), asks_source=arg.flag)
+    def describe_mirrors(
+        self, topics: Iterable[str] | None = None, *, asks_source: bool = True
+    ) -> list[MirrorDescription]:
         """Describe all mirrors that have topics, with their lags.
 
+        Args:
+            topics: Names of the topics to describe. None: all mirrored topics.
+            asks_source: False to take the source's ends from the newest reports of the workers. The source need not be
+                reachable from here then.
+
         Returns:
-            Mirrors by name. `error` of a mirror has the reason if its source does not answer now.
+            Mirrors by name. `error` of a mirror has the reason if its source does not answer now; the newest reports of
+            the workers then have the source's ends.
         """
-        return mirror_admin.describe_mirrors(self._cluster, self._topic_infos(), self._timeout_ms)
+        infos = self._topic_infos()
+        chosen = infos if topics is None else {name: infos[name] for name in topics if name in infos}
+        return mirror_admin.describe_mirrors(self._cluster, chosen, self._timeout_ms, asks_source=asks_source)
 
     @arg.takes(name=arg.text, topics=arg.optional(arg.texts), now=arg.flag, timeout_ms=arg.timeout)
     def promote_mirror(

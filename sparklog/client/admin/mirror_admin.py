@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from sparklog.client.admin.mirror_groups import GroupCopier, Groups
+from sparklog.client.admin.mirror_reports import MirrorProgress, read_mirror_reports
 from sparklog.client.kafka.source import KafkaSource
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
@@ -56,7 +57,7 @@ class MirrorPartition:
     lag: int
     """Number of offsets that the source has committed and the mirror lacks; -1: not known."""
     lag_seconds: float
-    """Age of the newest record here in seconds, if there is a lag; 0 without lag; -1: not known."""
+    """Seconds since the topic had all committed records of the source; 0 without lag; -1: not known."""
     lost: int
     """Number of offsets that the source had deleted before the mirror read them."""
 
@@ -73,6 +74,10 @@ class MirrorTopic:
     """Reason of the pause; empty: not paused."""
     partitions: tuple[MirrorPartition, ...]
     """Progress of each partition."""
+    error: str = ""
+    """Error of the worker's newest round; empty: it succeeded, or no worker has reported."""
+    is_reported: bool = False
+    """True if a worker has reported to a broker that answers, since this broker's start."""
 
 
 @dataclass(frozen=True)
@@ -232,38 +237,47 @@ def mirrored_topics(infos: Mapping[str, TopicInfo], name: str | None = None) -> 
     return mirrors
 
 
-def describe_mirrors(cluster: Cluster, infos: Mapping[str, TopicInfo], timeout_ms: int) -> list[MirrorDescription]:
-    """Describe all mirrors; see `Admin.describe_mirrors`."""
-    return [_description(cluster, infos, topics, timeout_ms) for _, topics in sorted(mirrored_topics(infos).items())]
+def describe_mirrors(
+    cluster: Cluster, infos: Mapping[str, TopicInfo], timeout_ms: int, *, asks_source: bool = True
+) -> list[MirrorDescription]:
+    """Describe all mirrors of topics in `infos`; see `Admin.describe_mirrors`. `asks_source`: False to take the
+    source's ends from the workers' reports alone."""
+    mirrors = sorted(mirrored_topics(infos).items())
+    names = [topic.topic for _, topics in mirrors for topic in topics]
+    reports = read_mirror_reports(cluster, names, timeout_ms=timeout_ms)
+    return [_description(cluster, infos, topics, reports, timeout_ms, asks_source) for _, topics in mirrors]
 
 
 def _description(
-    cluster: Cluster, infos: Mapping[str, TopicInfo], topics: Sequence[MirroredTopic], timeout_ms: int
+    cluster: Cluster,
+    infos: Mapping[str, TopicInfo],
+    topics: Sequence[MirroredTopic],
+    reports: Mapping[str, MirrorProgress],
+    timeout_ms: int,
+    asks_source: bool,
 ) -> MirrorDescription:
     definition = topics[0].definition
     tps = [TopicPartition(t.topic, p) for t in topics for p in range(infos[t.topic].partitions)]
     ends = mirrored_ends(cluster, tps, timeout_ms)
     error = ""
-    bounds: Mapping[TopicPartition, SourceBounds | SparklogError] = {}
-    try:
-        source = open_source(definition, timeout_ms)
+    source_ends = {TopicPartition(t, p): end for t, one in reports.items() for p, end in one.source_ends.items()}
+    if asks_source:
         try:
-            bounds = source.bounds(source.topics([t.topic for t in topics]), tps)
-        finally:
-            source.close()
-    except SparklogError as e:
-        error = str(e)
+            source_ends |= _source_ends(definition, [t.topic for t in topics], tps, timeout_ms)
+        except SparklogError as e:
+            error = str(e)
     now_ms = time.time() * 1000
     described = []
     for topic in topics:
-        lost = lost_records(topic.lost)
+        lost, report = lost_records(topic.lost), reports.get(topic.topic)
         partitions = tuple(
-            _partition(tp, ends[tp], bounds.get(tp), lost.get(tp.partition, 0), now_ms)
+            _partition(tp, ends[tp], source_ends.get(tp, -1), lost.get(tp.partition, 0), report, now_ms)
             for tp in tps
             if tp.topic == topic.topic
         )
         state = "paused" if topic.paused else "running"
-        described.append(MirrorTopic(topic.topic, state, topic.paused, partitions))
+        problem = "" if report is None else report.error
+        described.append(MirrorTopic(topic.topic, state, topic.paused, partitions, problem, report is not None))
     return MirrorDescription(
         definition.name,
         definition.source,
@@ -275,14 +289,26 @@ def _description(
     )
 
 
+def _source_ends(
+    definition: MirrorDefinition, names: Sequence[str], tps: Sequence[TopicPartition], timeout_ms: int
+) -> dict[TopicPartition, int]:
+    """Return the last stable offsets of the source's partitions that answer. Raises errors of the source."""
+    source = open_source(definition, timeout_ms)
+    try:
+        bounds = source.bounds(source.topics(names), tps)
+    finally:
+        source.close()
+    return {tp: one.stable for tp, one in bounds.items() if isinstance(one, SourceBounds)}
+
+
 def _partition(
-    tp: TopicPartition, end: MirroredEnd, bounds: SourceBounds | SparklogError | None, lost: int, now_ms: float
+    tp: TopicPartition, end: MirroredEnd, source_end: int, lost: int, report: MirrorProgress | None, now_ms: float
 ) -> MirrorPartition:
-    source_end = bounds.stable if isinstance(bounds, SourceBounds) else -1
     lag = max(0, source_end - end.end) if source_end >= 0 else -1
+    as_of_ms = report.as_of_ms if report is not None and report.as_of_ms else end.timestamp_ms
     lag_seconds = 0.0 if lag == 0 else -1.0
-    if lag > 0 and end.timestamp_ms >= 0:
-        lag_seconds = max(0.0, (now_ms - end.timestamp_ms) / 1000)
+    if lag > 0 and as_of_ms > 0:
+        lag_seconds = max(0.0, (now_ms - as_of_ms) / 1000)
     return MirrorPartition(tp.partition, source_end, end.end, lag, lag_seconds, lost)
 
 

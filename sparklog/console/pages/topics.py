@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from sparklog.client.admin.admin import TopicDescription
+from sparklog.client.admin.admin import MirrorDescription, TopicDescription
 from sparklog.console.changes import COLUMNS_IN_FORM
 from sparklog.console.views.cluster import problems_together, why_offline
 from sparklog.console.views.paging import Page, page_of
@@ -75,7 +75,14 @@ def _topic(console: Console, name: str, number: int) -> dict[str, Any]:
         "settings": setting_rows(topic),
         "is_internal": name in INTERNAL_TOPICS,
         "lake": console.admin.describe_lake(name) if topic.setting("lake.location") else None,
+        "mirror": _mirror(console, name) if topic.setting("mirror.name") else None,
     }
+
+
+def _mirror(console: Console, name: str) -> MirrorDescription | None:
+    """Return the topic's mirror by the workers' reports: the console's host may not reach the source."""
+    mirrors = console.admin.describe_mirrors([name], asks_source=False)
+    return mirrors[0] if mirrors else None
 
 
 async def topic(request: Request) -> Response:

@@ -45,6 +45,8 @@ METADATA_S = 5.0
 """Interval between two looks at the source's topics and leaders."""
 RETRY_S, RETRY_S_MAX = 0.2, 10.0
 """First and longest pause of a partition after an error."""
+FAILURES_MAX, LASTING_FAILURES_MAX = 6, 3
+"""Numbers of errors in succession after which a partition is stuck: in all, and if the last one is not retriable."""
 BAD_ANSWERS_MAX = 3
 """Number of answers in succession that cannot be converted, after which the topic is paused: one can be damaged on its
 way, three are not."""
@@ -81,6 +83,9 @@ class PartitionState(Struct):
     """The source's last stable offset; -1: not known."""
     not_before_s: float = 0.0
     failures: int = 0
+    """Number of errors in succession."""
+    is_lasting: bool = False
+    """True if a repetition does not mend the last error."""
     bad_answers: int = 0
     turn: int = 0
     """Number of the fetch that has brought records last. A fetch answer is limited, so that the partitions with the
@@ -88,9 +93,25 @@ class PartitionState(Struct):
     error: str = ""
 
     @property
+    def is_stuck(self) -> bool:
+        """True if the partition has failed several times in succession."""
+        return self.failures >= (LASTING_FAILURES_MAX if self.is_lasting else FAILURES_MAX)
+
+    @property
     def is_current(self) -> bool:
         """True if the partition has all committed records that the source had at the last answer."""
-        return self.is_judged and 0 <= self.stable <= self.end
+        return self.is_judged and not self.failures and 0 <= self.stable <= self.end
+
+
+class TopicProgress(Struct, frozen=True):
+    """The progress of one topic."""
+
+    source_ends: dict[int, int]
+    """Last stable offset of the source, by partition."""
+    is_current: bool
+    """True if all partitions have all committed records that the source had at the last answers."""
+    error: str
+    """Error of a partition; empty: none."""
 
 
 class MirrorSync:
@@ -151,6 +172,16 @@ class MirrorSync:
         for leader, tps in by_leader.items():
             has_appended = self._copy(leader, tps, wait_ms // len(by_leader)) or has_appended
         return has_appended
+
+    def progress(self) -> dict[str, TopicProgress]:
+        """Return the progress of each topic, after a round."""
+        topics: dict[str, TopicProgress] = {}
+        for tp, state in self.states.items():
+            before = topics.get(tp.topic, TopicProgress({}, is_current=True, error=""))
+            ends = before.source_ends | ({tp.partition: state.stable} if state.stable >= 0 else {})
+            error = before.error or (f"partition {tp.partition}: {state.error}" if state.error else "")
+            topics[tp.topic] = TopicProgress(ends, is_current=before.is_current and state.is_current, error=error)
+        return topics
 
     def look_again(self) -> None:
         """Read the source's topics and leaders at the next round."""
@@ -341,7 +372,7 @@ class MirrorSync:
         if str(error) != state.error:
             logger.warning("%s: %s", tp, error)
         state.failures += 1
-        state.error = str(error)
+        state.error, state.is_lasting = str(error), not error.retriable
         state.not_before_s = self._clock_s() + min(RETRY_S * 2 ** min(state.failures - 1, 10), RETRY_S_MAX)
 
     def _fail_topic(self, name: str, reason: str) -> None:

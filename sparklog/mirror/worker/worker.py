@@ -16,6 +16,7 @@ from msgspec import Struct
 from sparklog.client.admin.admin import Admin
 from sparklog.client.admin.mirror_admin import create_missing_topics, open_source
 from sparklog.client.admin.mirror_groups import GroupCopier
+from sparklog.client.admin.mirror_reports import report_mirrors, report_of
 from sparklog.client.consumer.consumer import Consumer
 from sparklog.client.kafka.source import KafkaSource
 from sparklog.client.net.cluster import Cluster, cluster
@@ -28,7 +29,7 @@ from sparklog.errors import (
 )
 from sparklog.mirror.definition import LOST, PAUSED, MirrorDefinition, MirroredTopic, mirrored_topic, with_lost
 from sparklog.mirror.worker.log_side import LogSide
-from sparklog.mirror.worker.sync import Decisions, MirrorSync
+from sparklog.mirror.worker.sync import Decisions, MirrorSync, TopicProgress
 from sparklog.security.client_security import Security
 from sparklog.types import TopicPartition
 
@@ -40,6 +41,8 @@ FIND_TOPICS_S = 2.0
 NEW_TOPICS_S = 30.0
 """Interval between two searches for topics that the source has added."""
 GROUPS_S = 5.0
+REPORT_S = 5.0
+"""Interval between two reports to the brokers."""
 POLL_MS = 200
 FETCH_WAIT_MS = 500
 FAILURE_PAUSE_S, FAILURE_PAUSE_S_MAX = 0.5, 30.0
@@ -51,6 +54,7 @@ class Mirrored(Struct, frozen=True):
     """A mirrored topic with the facts about it that a mirror needs."""
 
     topic: MirroredTopic
+    topic_id: str
     partitions: int
     inflated_bytes_max: int
 
@@ -140,13 +144,12 @@ class MirrorWorker:
             sync = MirrorSync(source, self._log, self._decisions())
             self._use(sync, topics)
             sync.round(0)  # adds the partitions that the source has added
-            targets = self._targets(source, sync)
-            failures = 0
+            targets = self._targets(source, sync, errors)
             while not self._stop.is_set() and not _has_reached(sync, targets):
-                failures = 0 if sync.round(FETCH_WAIT_MS) else failures + 1
-                stuck = {tp.topic: s.error for tp, s in sync.states.items() if s.failures > 5 and s.error}
-                if stuck:
-                    return errors | stuck
+                sync.round(FETCH_WAIT_MS)
+                errors |= {tp.topic: s.error for tp, s in sync.states.items() if s.is_stuck}
+                targets = {tp: end for tp, end in targets.items() if tp.topic not in errors}
+            self._report(topics, sync.progress())
             paused = self.mirrored_topics(topics)
             errors |= {name: f"paused: {one.topic.paused}" for name, one in paused.items() if one.topic.paused}
             copier = GroupCopier(self._admin, source)
@@ -157,15 +160,15 @@ class MirrorWorker:
         finally:
             source.close()
 
-    def _targets(self, source: KafkaSource, sync: MirrorSync) -> dict[TopicPartition, int]:
-        """Return the last stable offsets of the source now. Raises the first error that is not retriable."""
+    def _targets(self, source: KafkaSource, sync: MirrorSync, errors: dict[str, str]) -> dict[TopicPartition, int]:
+        """Return the last stable offsets of the source now. `errors` gets those that are not retriable, by topic."""
         names = sorted({tp.topic for tp in sync.states})
         bounds = source.bounds(source.topics(names), list(sync.states))
         targets = {}
         for tp, its_bounds in bounds.items():
             if isinstance(its_bounds, SparklogError):
                 if not its_bounds.retriable:
-                    raise its_bounds
+                    errors[tp.topic] = str(its_bounds)
                 logger.warning("%s: %s", tp, its_bounds)
                 continue
             targets[tp] = its_bounds.stable
@@ -226,6 +229,8 @@ class MirrorWorker:
                 pause_s = FAILURE_PAUSE_S
             except SparklogError as e:
                 logger.warning("mirror %s: %s; trying again", _definition(topics).name, e)
+                failed = TopicProgress({}, is_current=False, error=str(e))
+                self._report(topics, dict.fromkeys(topics, failed))
             except Exception:  # a defect that one mirror reaches must not stop the other mirrors
                 logger.exception("mirror %s failed and will be tried again", _definition(topics).name)
             runner.stop.wait(pause_s)
@@ -237,7 +242,7 @@ class MirrorWorker:
         try:
             sync = MirrorSync(source, self._log, self._decisions(), clock_s=self._clock_s)
             copier = GroupCopier(self._admin, source)
-            groups_s, new_topics_s = self._clock_s(), float("-inf")
+            groups_s, new_topics_s, report_s = self._clock_s(), float("-inf"), float("-inf")
             while not runner.stop.is_set():
                 topics = runner.topics()
                 if _definition(topics) != definition:
@@ -251,6 +256,9 @@ class MirrorWorker:
                 if self._clock_s() - groups_s >= GROUPS_S:
                     self._copy_groups(copier, definition, sync)
                     groups_s = self._clock_s()
+                if self._clock_s() - report_s >= REPORT_S:
+                    self._report(topics, sync.progress())
+                    report_s = self._clock_s()
         finally:
             source.close()
 
@@ -260,6 +268,26 @@ class MirrorWorker:
             copier.copy(definition, {tp: state.end for tp, state in sync.states.items() if state.is_judged})
         except SparklogError as e:
             logger.warning("mirror %s: the offsets of groups are not copied: %s", definition.name, e)
+
+    def _report(self, topics: Mapping[str, Mirrored], progress: Mapping[str, TopicProgress]) -> None:
+        """Report the progress of topics to the brokers, for metrics and `status`. If the report fails, the next one
+        takes its place."""
+        now_ms = int(time.time() * 1000)
+        reports = [
+            report_of(
+                name,
+                topics[name].topic_id,
+                one.source_ends,
+                as_of_ms=now_ms if one.is_current else 0,
+                error=one.error,
+            )
+            for name, one in progress.items()
+            if name in topics
+        ]
+        try:
+            report_mirrors(self._cluster, reports)
+        except SparklogError as e:
+            logger.warning("the progress of %d mirrored topics could not be reported: %s", len(reports), e)
 
     def _subscribed(self, consumer: Consumer | None, topics: list[str]) -> Consumer | None:
         if not topics:
@@ -290,7 +318,7 @@ class MirrorWorker:
             topic = mirrored_topic(state.name, state.configs) if not state.error_code else None
             if topic is not None:
                 info = topic_info(state)
-                topics[state.name] = Mirrored(topic, info.partitions, info.inflated_bytes_max)
+                topics[state.name] = Mirrored(topic, info.topic_id, info.partitions, info.inflated_bytes_max)
         return topics
 
     def _use(self, sync: MirrorSync, topics: Mapping[str, Mirrored]) -> None:

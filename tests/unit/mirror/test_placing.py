@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from sparklog.errors import (
@@ -21,60 +17,14 @@ from sparklog.errors import (
 from sparklog.format.batch import decode_header, iterate_batches
 from sparklog.format.offset_column import decode_rows
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.gateway.records.encode import encode_records
-from sparklog.kafka.records import compression
-from sparklog.kafka.records.batch_v2 import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, write_batch
+from sparklog.kafka.records.batch_v2 import LOG_APPEND_TIME, TRANSACTIONAL
 from sparklog.mirror.placing import SPAN_MAX, AbortedTransaction, Placed, gap_batches, place
 from sparklog.mirror.rules import GAP_MAX
 from tests.support.cases import for_each
+from tests.support.kafka_batches import ABORT, COMMIT, kafka_batch, marker
 
 LIMIT = 1 << 20
 STABLE = 2**63 - 1
-COMMIT, ABORT = struct.pack(">hh", 0, 1), struct.pack(">hh", 0, 0)
-
-
-def kafka_batch(
-    offsets: Sequence[int],
-    *,
-    base: int | None = None,
-    last: int | None = None,
-    codec: int = 0,
-    attributes: int = 0,
-    producer_id: int = -1,
-    epoch: int = 5,
-    keys: Sequence[bytes | None] | None = None,
-    max_timestamp_ms: int = 1_000,
-) -> bytes:
-    """A batch of Kafka's with a record at each of `offsets`."""
-    base = offsets[0] if base is None else base
-    last = offsets[-1] if last is None else last
-    rows = [
-        {"key": b"k%d" % o if keys is None else keys[i], "value": b"v%d" % o, "headers": None, "timestamp": None}
-        for i, o in enumerate(offsets)
-    ]
-    batch = pa.RecordBatch.from_pylist(rows, schema=ENVELOPE_SCHEMA)
-    parts: list[Any] = list(encode_records(batch, np.array(offsets) - base, np.arange(len(offsets)))) if rows else []
-    if codec:
-        parts = [compression.compress(codec, parts)]
-    return b"".join(
-        write_batch(
-            parts,
-            base_offset=base,
-            leader_epoch=epoch,
-            attributes=codec | attributes,
-            last_offset_delta=last - base,
-            base_timestamp_ms=0,
-            max_timestamp_ms=max_timestamp_ms,
-            producer_id=producer_id,
-            producer_epoch=-1 if producer_id < 0 else 0,
-            base_sequence=-1,
-            record_count=len(offsets),
-        )
-    )
-
-
-def marker(offset: int, producer_id: int, key: bytes) -> bytes:
-    return kafka_batch([offset], attributes=TRANSACTIONAL | CONTROL, producer_id=producer_id, keys=[key])
 
 
 def converted(

@@ -37,7 +37,7 @@ OLD = MirrorDefinition("old", "kafka://old:9092", "/etc/old.properties", "orders
     "end, is_empty, bounds, expected",
     [
         (5, False, SourceBounds(0, 9, 9), Go()),
-        (9, False, SourceBounds(0, 9, 7), Go()),
+        (7, False, SourceBounds(0, 9, 7), Go()),
         (5, False, SourceBounds(7, 9, 9), Skip(7, is_lost=True)),
         (0, True, SourceBounds(7, 9, 9), Skip(7, is_lost=False)),
         (0, True, SourceBounds(0, 0, 0), Go()),
@@ -47,7 +47,7 @@ def test_bounds(end: int, is_empty: bool, bounds: SourceBounds, expected: Go | S
     assert judge_bounds(end, is_empty, bounds) == expected
 
 
-@for_each("bounds", [SourceBounds(0, 4, 4), SourceBounds(GAP_MAX + 6, GAP_MAX + 9, GAP_MAX + 9)])
+@for_each("bounds", [SourceBounds(0, 4, 4), SourceBounds(0, 9, 4), SourceBounds(GAP_MAX + 6, GAP_MAX + 9, GAP_MAX + 9)])
 def test_bounds_that_pause(bounds: SourceBounds) -> None:
     assert isinstance(judge_bounds(5, False, bounds), Pause)
 

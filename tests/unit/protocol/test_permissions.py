@@ -13,6 +13,7 @@ from sparklog.errors import TopicAuthorizationFailedError
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import lake_messages as lakes
 from sparklog.protocol import messages as m
+from sparklog.protocol import mirror_messages as mirrors
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.apis import APIS, Api
@@ -71,7 +72,7 @@ def test_every_api_that_creates_deletes_or_alters_is_audited() -> None:
     changes = {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
     assert {api for api, spec in APIS.items() if any(r.operation in changes for r in spec.permissions)} == {
         api for api, spec in APIS.items() if spec.is_audited
-    } | {Api.REPORT_LAKE, Api.PRODUCE}
+    } | {Api.REPORT_LAKE, Api.REPORT_MIRRORS, Api.PRODUCE}
 
 
 @for_each("api", Api)
@@ -163,6 +164,7 @@ TOPIC_REQUESTS: list[tuple[Api, Message]] = [
     (Api.DESCRIBE_PRODUCERS, txn.DescribeProducersRequest("T", 0)),
     (Api.REPORT_LAKE, lakes.ReportLakeRequest("T", "id", [])),
     (Api.DESCRIBE_LAKES, lakes.DescribeLakesRequest(["T"])),
+    (Api.DESCRIBE_MIRRORS, mirrors.DescribeMirrorsRequest(["T"])),
     (Api.GROUP_HEARTBEAT, groups.GroupHeartbeatRequest("g", topics=["T"])),
     (Api.OFFSET_COMMIT, groups.OffsetCommitRequest("g", [groups.CommittedOffset("T", 0, 1)])),
     (Api.OFFSET_FETCH, groups.OffsetFetchRequest("g", [groups.TopicPartitions("T", [0])])),

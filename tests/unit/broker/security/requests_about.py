@@ -13,6 +13,7 @@ from sparklog.protocol import cluster_messages as cluster
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import lake_messages as lakes
 from sparklog.protocol import messages as m
+from sparklog.protocol import mirror_messages as mirrors
 from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import quota_messages as quotas
 from sparklog.protocol import security_messages as sasl
@@ -84,6 +85,7 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     Api.ELECT_LEADERS: lambda n: operation.ElectLeadersRequest(0, [operation.PartitionName(n.topic, 0)]),
     Api.CORDON_BROKER: lambda n: operation.CordonBrokerRequest(0, True),
     Api.ALTER_BROKER_CONFIGS: lambda n: operation.AlterBrokerConfigsRequest(0, {"num.partitions": 2}),
+    Api.REPORT_MIRRORS: lambda n: mirrors.ReportMirrorsRequest([mirrors.MirrorReport(n.topic, "id", [])]),
     Api.REPORT_LAKE: lambda n: lakes.ReportLakeRequest(n.topic, "id", []),
     Api.ALTER_SECURITY_RECORDS: lambda n: cluster.AlterSecurityRecordsRequest(
         [cluster.SecurityRecordChange("users", "mallory", b"1")]

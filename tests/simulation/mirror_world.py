@@ -1,0 +1,362 @@
+"""A simulated Kafka topic, a simulated log here, and lives of mirrors between them, without sockets and clocks.
+
+The source does all that a real one can do under a mirror: transactions with aborts, compaction, retention, unclean
+elections, a topic that is made again, answers that are damaged on their way. The log checks at each append that the
+mirror's records are those that the source has committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from random import Random
+from typing import Any, NamedTuple
+
+from sparklog.client.kafka.source import FetchedPartition, SourcePartition, SourceTopic, source_error
+from sparklog.client.net.addresses import Endpoint
+from sparklog.client.reading.mirrored_ends import MirroredEnd
+from sparklog.environment.fault_points import InjectedFault
+from sparklog.errors import OffsetOutOfRangeError, SparklogError
+from sparklog.format.batch import decode_header
+from sparklog.format.offset_column import decode_rows
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.kafka.records.batch_v2 import TRANSACTIONAL
+from sparklog.kafka.wire.errors import Kafka
+from sparklog.mirror.definition import MirrorDefinition, MirroredTopic
+from sparklog.mirror.placing import AbortedTransaction
+from sparklog.mirror.rules import NO_EPOCH, EpochAnswer, SourceBounds
+from sparklog.mirror.worker.log_side import PlacedAppend
+from sparklog.mirror.worker.sync import Decisions, MirrorSync
+from sparklog.types import TopicPartition
+from tests.support.kafka_batches import ABORT, COMMIT, kafka_batch, marker
+
+TOPIC = "t"
+TP = TopicPartition(TOPIC, 0)
+BROKER = Endpoint("source", 9092)
+INFLATED_BYTES_MAX = 1 << 20
+ANSWER_BYTES = 2_000
+
+
+class Violation(Exception):  # noqa: N818 - a finding, no error of the program
+    """A promise of the mirror is broken."""
+
+
+class StoredBatch(NamedTuple):
+    """A batch of the simulated source."""
+
+    base: int
+    last: int
+    epoch: int
+    producer_id: int
+    values: dict[int, bytes]
+    """Values by offset; empty for a marker."""
+    marker: bytes
+    """COMMIT or ABORT for a marker; empty for records."""
+    codec: int
+
+    def encoded(self) -> bytes:
+        if self.marker:
+            return marker(self.base, self.producer_id, self.marker, self.epoch)
+        return kafka_batch(
+            list(self.values),
+            base=self.base,
+            last=self.last,
+            codec=self.codec if self.values else 0,
+            attributes=TRANSACTIONAL if self.producer_id >= 0 else 0,
+            producer_id=self.producer_id,
+            epoch=self.epoch,
+            values=list(self.values.values()),
+        )
+
+
+class SimulatedSource:
+    """A topic with one partition at the source; in the place of `KafkaSource`."""
+
+    def __init__(self, choose: Random) -> None:
+        self._choose = choose
+        self._lineage = 0
+        self.topic_number = 0
+        self.batches: list[StoredBatch] = []
+        self.epochs: list[tuple[int, int]] = [(0, 0)]
+        """Leader epochs with their first offsets, as Kafka keeps them beside the log."""
+        self.start = self.end = self.epoch = 0
+        self.open: dict[int, int] = {}
+        """First offset of each open transaction, by producer."""
+        self.aborted: list[tuple[int, int, int]] = []
+        """Producer, first offset and offset of the marker of aborted transactions."""
+        self.is_damaged = False
+        """True: the next answer is damaged on its way."""
+
+    # -- its life
+
+    def produce(self, count: int, producer_id: int = -1) -> None:
+        self._lineage += 1
+        values = {self.end + i: b"%d-%d" % (self._lineage, i) for i in range(count)}
+        if producer_id >= 0:
+            self.open.setdefault(producer_id, self.end)
+        codec = self._choose.randrange(5)
+        last = self.end + count - 1
+        self.batches.append(StoredBatch(self.end, last, self.epoch, producer_id, values, b"", codec))
+        self.end += count
+
+    def finish(self, producer_id: int, commits: bool) -> None:
+        first = self.open.pop(producer_id)
+        if not commits:
+            self.aborted.append((producer_id, first, self.end))
+        key = COMMIT if commits else ABORT
+        self.batches.append(StoredBatch(self.end, self.end, self.epoch, producer_id, {}, key, 0))
+        self.end += 1
+
+    def compact(self) -> None:
+        """Remove some records below the last stable offset, and batches without records."""
+        kept = []
+        for batch in self.batches:
+            if batch.last >= self.stable or batch.marker:
+                kept.append(batch)
+                continue
+            values = {offset: value for offset, value in batch.values.items() if self._choose.random() < 0.7}
+            if values or self._choose.random() < 0.5:  # a producer's last batch stays without records
+                kept.append(batch._replace(values=values))
+        self.batches = kept
+
+    def retain(self) -> None:
+        """Delete records at the beginning, at most up to the last stable offset."""
+        self.start = self._choose.randrange(self.start, self.stable + 1)
+        self.batches = [batch for batch in self.batches if batch.last >= self.start]
+        earlier = [epoch for epoch, first in self.epochs if first <= self.start]
+        self.epochs = [(earlier[-1], self.start), *((e, first) for e, first in self.epochs if first > self.start)]
+
+    def elect(self, *, is_clean: bool) -> None:
+        """Elect another leader, which may lack records."""
+        if not is_clean:
+            self._truncate(self._choose.randrange(self.start, self.end + 1))
+        self.epoch += 1
+        self.epochs = [(epoch, first) for epoch, first in self.epochs if first < self.end]
+        self.epochs.append((self.epoch, self.end))
+
+    def make_again(self) -> None:
+        """Delete the topic, and create it again."""
+        self.topic_number += 1
+        self.start = self.end = self.epoch = 0
+        self.batches, self.aborted, self.epochs = [], [], [(0, 0)]
+        self.open.clear()
+
+    def _truncate(self, end: int) -> None:
+        cut = [batch for batch in self.batches if batch.base < end]
+        if cut and cut[-1].last >= end:
+            cut.pop()  # whole batches alone
+        self.batches = cut
+        self.end = max(self.start, cut[-1].last + 1 if cut else self.start)
+        self.aborted = [one for one in self.aborted if one[2] < self.end]
+        self.open = {}
+        for batch in self.batches:
+            if batch.marker:
+                self.open.pop(batch.producer_id, None)
+            elif batch.producer_id >= 0:
+                self.open.setdefault(batch.producer_id, batch.base)
+
+    @property
+    def stable(self) -> int:
+        return min([self.end, *self.open.values()])
+
+    def committed(self) -> dict[int, bytes]:
+        """Values of the committed records, by offset."""
+        return {
+            offset: value
+            for batch in self.batches
+            for offset, value in batch.values.items()
+            if self.start <= offset < self.stable
+            and not any(p == batch.producer_id and first <= batch.base < end for p, first, end in self.aborted)
+        }
+
+    # -- its answers
+
+    def topics(self, names: object = None) -> dict[str, SourceTopic]:
+        return {TOPIC: SourceTopic(TOPIC, f"id{self.topic_number}", (SourcePartition(1, self.epoch),), False)}
+
+    def leader(self, topics: Mapping[str, SourceTopic], tp: TopicPartition) -> Endpoint | None:
+        return BROKER if tp.topic in topics else None
+
+    def bounds(self, topics: object, tps: Iterable[TopicPartition]) -> dict[TopicPartition, SourceBounds]:
+        return {tp: SourceBounds(self.start, self.end, self.stable) for tp in tps}
+
+    def epoch_ends(self, topics: object, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochAnswer]:
+        return {tp: self._epoch_end(epoch) for tp, epoch in epochs.items()}
+
+    def _epoch_end(self, epoch: int) -> EpochAnswer:
+        if epoch > self.epochs[-1][0]:
+            return EpochAnswer(-1, -1)
+        later = [first for e, first in self.epochs if e > epoch]
+        earlier = [e for e, _ in self.epochs if e <= epoch]
+        return EpochAnswer(earlier[-1] if earlier else epoch, min(later, default=self.end))
+
+    def fetch(
+        self, broker: Endpoint, positions: Mapping[TopicPartition, tuple[int, int, int]], *, wait_ms: int
+    ) -> dict[TopicPartition, FetchedPartition]:
+        position, leader_epoch, _ = positions[TP]
+        code = 0
+        if leader_epoch != self.epoch:
+            code = Kafka.FENCED_LEADER_EPOCH if leader_epoch < self.epoch else Kafka.UNKNOWN_LEADER_EPOCH
+        elif not self.start <= position <= self.end:
+            code = Kafka.OFFSET_OUT_OF_RANGE
+        if code:
+            out_of_range = code == Kafka.OFFSET_OUT_OF_RANGE
+            return {TP: FetchedPartition(source_error(code, "t-0"), out_of_range, -1, -1, (), None, memoryview(b""))}
+        data = b"".join(b.encoded() for b in self.batches if b.last >= position and b.base < self.stable)
+        data = data[: max(ANSWER_BYTES, self._choose.randrange(2 * ANSWER_BYTES))]
+        if self.is_damaged and data:
+            self.is_damaged = False
+            at = self._choose.randrange(len(data))
+            data = data[:at] + bytes([data[at] ^ (1 << self._choose.randrange(8))]) + data[at + 1 :]
+        aborted = tuple(AbortedTransaction(p, first) for p, first, end in self.aborted if end >= position)
+        return {TP: FetchedPartition(None, False, self.stable, self.end, aborted, None, memoryview(data))}
+
+
+class SimulatedLog:
+    """The partition here; in the place of `LogSide`. It checks each append against the source."""
+
+    def __init__(self, source: SimulatedSource, *, checks_end: bool) -> None:
+        self._source = source
+        self._checks_end = checks_end
+        self.start = self.end = 0
+        self.epoch = NO_EPOCH
+        self.values: dict[int, bytes] = {}
+        self.topic_number = source.topic_number
+        self.fault = ""
+        """Step at which the next append kills the worker."""
+
+    def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, MirroredEnd]:
+        return {tp: MirroredEnd(self.start, self.end, self.epoch, -1) for tp in tps}
+
+    def append(self, appends: Mapping[TopicPartition, PlacedAppend]) -> dict[TopicPartition, SparklogError | None]:
+        fault, self.fault = self.fault, ""
+        if fault == "before":
+            raise InjectedFault
+        one = appends[TP]
+        if self._checks_end and one.offset != self.end:
+            return {TP: OffsetOutOfRangeError("the log ends elsewhere")}
+        for data in one.batches:
+            self._store(data)
+        if fault == "after":
+            raise InjectedFault
+        return {TP: None}
+
+    def _store(self, data: memoryview) -> None:
+        header = decode_header(data)
+        rows, offsets = decode_rows(data, ENVELOPE_SCHEMA, header)
+        assert offsets is not None
+        truth = self._source.committed()
+        if self.topic_number != self._source.topic_number:
+            raise Violation("records of another topic")
+        for offset, value in zip(offsets.tolist(), rows.column("value").to_pylist(), strict=True):
+            if offset in self.values:
+                raise Violation(f"offset {offset} is stored twice")
+            if truth.get(offset) != value:
+                raise Violation(f"offset {offset} has {value!r}, the source {truth.get(offset)!r}")
+            self.values[offset] = value
+        for offset, value in self.values.items():
+            if truth.get(offset, value) != value:
+                raise Violation(f"the source has other records below {self.end}, at {offset}")
+        self.end, self.epoch = header.last_offset + 1, header.base_sequence
+
+
+class Life:
+    """Mirrors of one topic, from a seed. Two workers share the topic, and die at times."""
+
+    def __init__(self, seed: int, *, checks_end: bool = True) -> None:
+        self._choose = Random(seed)
+        self.source = SimulatedSource(self._choose)
+        self.log = SimulatedLog(self.source, checks_end=checks_end)
+        self.now_s = 0.0
+        self.paused = ""
+        self.lost: list[tuple[int, int]] = []
+        self._idle_steps = 0
+        """Number of steps in which no worker runs."""
+        self._workers = [self._worker(), self._worker()]
+
+    def _worker(self) -> MirrorSync:
+        decisions = Decisions(self._pause, self._note_lost, self._begin_at, lambda name, count: None)
+        source: Any = self.source
+        log: Any = self.log
+        return MirrorSync(source, log, decisions, clock_s=lambda: self.now_s)
+
+    def _pause(self, name: str, reason: str) -> None:
+        self.paused = reason
+
+    def _note_lost(self, name: str, partition: int, first: int, end: int) -> None:
+        self.lost.append((first, end))
+
+    def _begin_at(self, tp: TopicPartition, offset: int) -> None:
+        self.log.start = offset
+
+    def round(self, number: int) -> None:
+        """Let a worker do one round; it may die in it."""
+        worker = self._workers[number]
+        settings = MirroredTopic(TOPIC, MirrorDefinition("m", "kafka://s:1"), "id0", self.paused, ())
+        try:
+            worker.use({TOPIC: settings}, {TOPIC: INFLATED_BYTES_MAX}, {TOPIC: 1})
+            worker.round(0)
+        except InjectedFault:
+            self._workers[number] = self._worker()
+
+    def step(self) -> None:
+        """Let something happen."""
+        choose, source = self._choose, self.source
+        self.now_s += choose.random() * 10
+        action = choose.random()
+        if action < 0.35:
+            source.produce(choose.randrange(1, 9))
+        elif action < 0.5:
+            source.produce(choose.randrange(1, 5), producer_id=choose.randrange(3))
+        elif action < 0.65 and source.open:
+            source.finish(choose.choice(sorted(source.open)), commits=choose.random() < 0.5)
+        elif action < 0.72:
+            source.compact()
+        elif action < 0.77:
+            source.retain()
+        elif action < 0.79:
+            source.elect(is_clean=True)
+        elif action < 0.81:
+            source.elect(is_clean=False)
+            source.produce(choose.randrange(1, 20))
+        elif action < 0.815:
+            source.make_again()
+        elif action < 0.85:
+            source.is_damaged = True
+        elif action < 0.90:
+            self.log.fault = choose.choice(["before", "after"])
+        if choose.random() < 0.05:
+            self._idle_steps = 10
+        self._idle_steps -= 1
+        for _ in range(choose.randrange(4) if self._idle_steps < 0 else 0):
+            self.round(choose.randrange(2))
+
+    def settle(self) -> None:
+        """Let the mirror reach the source's end, and compare."""
+        self.source.is_damaged, self.log.fault = False, ""
+        for producer_id in sorted(self.source.open):
+            self.source.finish(producer_id, commits=True)
+        for _ in range(60):
+            if self.paused or self.log.end == self.source.stable:
+                break
+            self.now_s += 20
+            self.round(self._choose.randrange(2))
+        if self.paused:
+            return
+        if self.log.end != self.source.stable:
+            raise Violation(f"the log ends at {self.log.end}, the source at {self.source.stable}")
+        missing = {
+            offset
+            for offset in self.source.committed()
+            if offset not in self.log.values and not any(first <= offset < end for first, end in self.lost)
+        }
+        if missing:
+            raise Violation(f"the records at {sorted(missing)} are missing")
+
+
+def live(seed: int, steps: int, *, checks_end: bool = True) -> Life:
+    """Run a life. Raises Violation."""
+    life = Life(seed, checks_end=checks_end)
+    for _ in range(steps):
+        life.step()
+    life.settle()
+    return life
