@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from sparklog.client.net.addresses import parse_bootstrap
 from sparklog.client.net.cluster import forget
@@ -136,9 +135,7 @@ class LocalBroker:
     def __enter__(self) -> LocalBroker:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:

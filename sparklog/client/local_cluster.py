@@ -26,7 +26,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import TracebackType
 
 from sparklog.client.local import KAFKA, START_TIMEOUT_S, LocalBroker, start_broker
 from sparklog.client.local_zookeeper import ZooKeeperProcess
@@ -315,9 +314,7 @@ class LocalCluster:
     def __enter__(self) -> LocalCluster:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import shutil
 import tempfile
@@ -12,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from sparklog.client.admin.admin import Admin
@@ -38,9 +38,9 @@ def duration_ms(duration: Duration) -> int:
     """Return a duration in ms: a text such as "8 days", a timedelta, or seconds. Raises ValueError."""
     if isinstance(duration, str):
         return parse_duration_ms(duration)
-    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
-    if seconds < 0:
-        raise ValueError(f"{duration!r}: time only passes forwards")
+    seconds: Any = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise ValueError(f'duration = {duration!r}: a text such as "8 days", a timedelta, or seconds, not below 0')
     return round(seconds * 1000)
 
 
@@ -80,7 +80,7 @@ class Faults:
         Raises:
             InvalidRequestError: No request has the name, or the wait is out of bounds.
         """
-        self._broker.order("POST", "/faults", fault="slow", api=api, seconds=float(seconds), times=times)
+        self._broker.order("POST", "/faults", fault="slow", api=api, seconds=seconds, times=times)
 
     def disconnect(self, *, after_bytes: int, api: str = "FETCH", times: int = 1) -> None:
         """Let connections end in the middle of a response.
@@ -126,11 +126,14 @@ class Faults:
             Id of the new leader.
 
         Raises:
-            InvalidRequestError: The partition has one replica only.
+            InvalidRequestError: The partition does not exist, or has one replica only.
         """
         tp = TopicPartition(topic, partition)
         admin = self._broker.admin
-        state = admin.describe_topic(topic).partition_details[partition]
+        details = admin.describe_topic(topic).partition_details
+        if partition not in range(len(details)):
+            raise InvalidRequestError(f"partition = {partition!r}: {topic} has the partitions 0 to {len(details) - 1}")
+        state = details[partition]
         others = [broker for broker in state.replicas if broker != state.leader]
         if not others:
             raise InvalidRequestError(f"{tp} has one replica: mark the test with @pytest.mark.sparklog(brokers=3)")
@@ -172,8 +175,8 @@ class KitBroker:
         self._directory = Path(tempfile.mkdtemp(prefix="sparklog-kit-"))
         self._is_marked = False
         """True if the test has ordered faults."""
-        self._is_moved = False
-        """True if the test has moved the clock."""
+        self._ahead_ms = 0
+        """Time in ms that the test has let pass."""
         self._topics: list[str] = []
         self._admin: Admin | None = None
         self._producer: Producer | None = None
@@ -275,9 +278,12 @@ class KitBroker:
             partition: The partition of all rows. None: chosen by the key.
 
         Raises:
+            InvalidRequestError: The argument is one row, not a list of rows.
             SchemaMismatchError: A row does not fit the topic's columns.
             SparklogError: The rows could not be stored.
         """
+        if isinstance(rows, str | bytes | Mapping):
+            raise InvalidRequestError(f"rows = {rows!r}: a list of rows is needed, such as [{rows!r}]")
         records = list(rows) if self._is_typed(topic) else [_envelope(row) for row in rows]
         self.producer.send_batch(topic, records, partition=partition).result(ACKNOWLEDGED_S)
 
@@ -333,9 +339,11 @@ class KitBroker:
 
         Raises:
             ValueError: The duration is negative or no duration.
+            InvalidRequestError: The time is too long, or no broker runs.
         """
-        self._is_moved = True
-        self.order("POST", "/clock", advance_ms=duration_ms(duration))
+        ms = duration_ms(duration)
+        self.order("POST", "/clock", advance_ms=ms)
+        self._ahead_ms += ms
 
     def order(self, method: str, path: str, **body: object) -> list[Any]:
         """Give each running broker an order.
@@ -349,11 +357,13 @@ class KitBroker:
             The answers.
 
         Raises:
-            InvalidRequestError: A broker refuses the order.
+            InvalidRequestError: A broker refuses the order, or no broker runs.
         """
         self._is_marked = method != "DELETE"
-        brokers = self.brokers or [self._process]
-        return [_order(b.faults_address, method, path, body) for b in brokers if b.running]
+        running = [broker for broker in self.brokers or [self._process] if broker.running]
+        if not running and method != "DELETE":
+            raise InvalidRequestError(f"{method} {path}: no broker runs: call broker.start()")
+        return [_order(broker.faults_address, method, path, body) for broker in running]
 
     # -- life
 
@@ -363,15 +373,20 @@ class KitBroker:
             broker.kill()
 
     def start(self) -> None:
-        """Start the brokers that do not run, with the same data and addresses.
+        """Start the brokers that do not run, with the same data and addresses, and the time that has passed.
 
         Raises:
             BrokerNotAvailableError: A broker did not start.
         """
+        running = [broker for broker in self.brokers or [self._process] if broker.running]
         if isinstance(self._process, LocalCluster):
             self._process.start_missing()
         elif not self._process.running:
             self._process = self._start_again()
+        if self._ahead_ms:
+            for broker in self.brokers or [self._process]:
+                if broker not in running:
+                    _order(broker.faults_address, "POST", "/clock", {"advance_ms": self._ahead_ms})
 
     def _start_again(self) -> LocalBroker | LocalCluster:
         if self._count == 1 and self._kafka:
@@ -382,8 +397,8 @@ class KitBroker:
 
     def reset(self) -> None:
         """End the effects of a test: its faults, its topics, its time, and its kills."""
-        if self._is_moved:
-            self._is_moved = self._is_marked = False
+        if self._ahead_ms:
+            self._ahead_ms, self._is_marked = 0, False
             self._topics.clear()
             self._close_clients()
             self._process.stop()
@@ -424,9 +439,7 @@ class KitBroker:
     def __enter__(self) -> KitBroker:
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:
@@ -444,6 +457,9 @@ def _envelope(row: Any) -> dict[str, Any]:
 
 def _order(address: str, method: str, path: str, body: Mapping[str, object]) -> Any:
     """Send one order. Raises InvalidRequestError."""
+    for name, value in body.items():
+        if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
+            raise InvalidRequestError(f"{name} = {value!r}: a text or a finite number is needed")
     connection = http.client.HTTPConnection(address, timeout=ORDER_TIMEOUT_S)
     try:
         connection.request(method, path, json.dumps(body) if body else None)

@@ -18,8 +18,10 @@ In an envelope topic a name that is no column is a field of the JSON objects in 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import math
 import os
 import secrets
 import time
@@ -82,6 +84,8 @@ def record(
             to mask is no JSON object. Nothing is written then.
         SparklogError: The topic cannot be read.
     """
+    if mask_key is not None and not mask_key:
+        raise InvalidRequestError("mask_key is empty: pseudonyms without a secret can be reversed")
     with Admin(bootstrap_servers, security=security) as admin:
         description = admin.describe_topic(topic)
     table = read_table(
@@ -125,10 +129,17 @@ def replay(
         The topic's name.
 
     Raises:
-        InvalidRequestError: The file is no case.
+        InvalidRequestError: The file is no case, or the pace is not above 0.
         SparklogError: The records could not be stored.
     """
-    table = pq.read_table(case)
+    if speed is not None and not 0 < speed < math.inf:
+        raise InvalidRequestError(
+            f"speed = {speed!r}: 1 is the pace of the record, 60 an hour in a minute, None at once"
+        )
+    try:
+        table = pq.read_table(case)
+    except pa.ArrowInvalid as e:
+        raise InvalidRequestError(f"{case} is no case: write one with `sparklog testing record`") from e
     definition = (table.schema.metadata or {}).get(METADATA)
     if definition is None:
         raise InvalidRequestError(f"{case} is no case: write one with `sparklog testing record`")
@@ -157,14 +168,23 @@ def replay(
 
 
 def load_key() -> bytes:
-    """Return the user's secret of pseudonyms; the first call creates it."""
+    """Return the user's secret of pseudonyms; the first call creates it. Raises InvalidRequestError."""
     path = profile_directory(os.environ) / KEY_FILE
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        draft = path.with_name(f"{KEY_FILE}.{secrets.token_hex(8)}")
+        descriptor = os.open(draft, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(secrets.token_bytes(KEY_BYTES))
-    return path.read_bytes()
+        with contextlib.suppress(FileExistsError):  # another process has created it meanwhile
+            os.link(draft, path)
+        draft.unlink()
+    key = path.read_bytes()
+    if len(key) < KEY_BYTES:
+        raise InvalidRequestError(
+            f"{path} has {len(key)} bytes, a secret has {KEY_BYTES}: remove the file for a new one"
+        )
+    return key
 
 
 def _by_time(table: pa.Table) -> pa.Table:
@@ -229,14 +249,14 @@ def _masked_json(value: bytes | None, fields: Sequence[str], key: bytes) -> byte
         return None
     try:
         content: dict[str, Any] = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        for name in fields:
+            field = json.loads(bytes(content.get(name, b"null")))
+            if field is not None:
+                content[name] = f"m-{_digest(str(field).encode(), key).hex()}"
+    except (msgspec.MsgspecError, ValueError, RecursionError) as e:
         raise InvalidRequestError(
             f"mask {', '.join(fields)}: a value of the topic is no JSON object: mask `value` itself"
         ) from e
-    for name in fields:
-        field = json.loads(bytes(content.get(name, b"null")))
-        if field is not None:
-            content[name] = f"m-{_digest(str(field).encode(), key).hex()}"
     return msgspec.json.encode(content)  # the other fields stay as they are, byte by byte
 
 

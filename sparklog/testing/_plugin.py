@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,7 +45,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     unknown = set(marker.kwargs) - {"brokers", "settings"}
     if marker.args or unknown:
         raise pytest.UsageError(f"@pytest.mark.{MARK} takes brokers=… and settings={{…}}, not {marker}")
-    shape = _Shape(marker.kwargs.get("brokers", 1), tuple(marker.kwargs.get("settings", {}).items()))
+    brokers, settings = marker.kwargs.get("brokers", 1), marker.kwargs.get("settings", {})
+    if not isinstance(brokers, int) or brokers < 1:
+        raise pytest.UsageError(f"@pytest.mark.{MARK}(brokers={brokers!r}): a number from 1 is needed")
+    if not isinstance(settings, Mapping):
+        raise pytest.UsageError(f"@pytest.mark.{MARK}(settings={settings!r}): a dict of settings by name is needed")
+    shape = _Shape(brokers, tuple(settings.items()))
     metafunc.parametrize(BROKER, [shape], indirect=True, scope="session", ids=[f"brokers={shape.brokers}"])
 
 

@@ -18,6 +18,9 @@ def seeds(count: int) -> Any:
     Returns:
         The decorator.
 
+    Raises:
+        ValueError: The number is below 1.
+
     Example:
         ```python
         @sparklog.testing.seeds(200)
@@ -27,5 +30,12 @@ def seeds(count: int) -> Any:
     """
     import pytest
 
-    chosen = int(os.environ.get(SEEDS_VARIABLE, count))
+    text = os.environ.get(SEEDS_VARIABLE, count)
+    try:
+        chosen = int(text)
+    except ValueError:
+        chosen = 0
+    if chosen < 1:
+        name = "count" if SEEDS_VARIABLE not in os.environ else SEEDS_VARIABLE
+        raise ValueError(f"{name} = {text!r}: a number of seeds is needed, at least 1")
     return pytest.mark.parametrize("seed", range(chosen), ids=lambda seed: f"seed={seed}")

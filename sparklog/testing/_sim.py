@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from sparklog.errors import SparklogError
+from sparklog.errors import SparklogError, UnknownTopicOrPartitionError
 from sparklog.testing._broker import Duration, duration_ms
 from sparklog.testing._sim_clients import SimClients, create_topic
 from sparklog.testing._sim_cluster_client import ClusterClient
@@ -20,6 +20,7 @@ from sparklog.testing._sim_reader import SimReader
 from sparklog.testing._sim_zookeeper import SimZooKeeper
 from sparklog.types import TopicPartition
 
+P = TypeVar("P")
 App = Callable[[SimClients], Any]
 FAULTS: Mapping[str, int] = {"kill": 4, "pause": 2, "reset": 2, "crash": 1, "cut": 1}
 """The faults that a seed chooses from, by name, and how often each strikes compared with the others."""
@@ -69,6 +70,15 @@ class _Slot:
         return self.starts_at_s if self.life is None else self.life.loop.next_event_s()
 
 
+def _numbered(role: str, parts: Sequence[P], number: int) -> P:
+    """Return the part with a number from 1. Raises ValueError."""
+    if not parts:
+        raise ValueError(f"{role} {number!r}: nothing runs: call sim.run(app, seed=…) first")
+    if number not in range(1, len(parts) + 1):
+        raise ValueError(f"{role} {number!r}: the numbers are 1 to {len(parts)}")
+    return parts[number - 1]
+
+
 class Sim:
     """A simulated cluster with programs. The fixture `sim` returns one, and closes it at the end of the test."""
 
@@ -116,15 +126,19 @@ class Sim:
             This object.
 
         Raises:
+            ValueError: A fault has no such name, or a number of brokers or partitions is below 1.
             AssertionError: `until` is still false after `within`, or a program has raised it.
             Exception: Another error of a program.
         """
         self.close()
         apps = [app] if callable(app) else list(app)
-        weights = {name: FAULTS.get(name, 0) for name in faults}
+        weights = {name: FAULTS.get(name, 0) for name in ([faults] if isinstance(faults, str) else faults)}
         unknown = sorted(set(weights) - set(FAULTS))
         if unknown:
             raise ValueError(f"faults {unknown}: the faults of a simulation are {', '.join(FAULTS)}")
+        for name, number in {"brokers": brokers, **{f"topics[{t!r}]": n for t, n in (topics or {}).items()}}.items():
+            if not isinstance(number, int) or number < 1:
+                raise ValueError(f"{name} = {number!r}: a number from 1 is needed")
         self._begin(seed, brokers, topics or {})
         self._slots = [_Slot(one, number) for number, one in enumerate(apps, 1)]
         for slot in self._slots:
@@ -163,8 +177,11 @@ class Sim:
 
         Returns:
             This object.
+
+        Raises:
+            ValueError: No broker has the number.
         """
-        node = self._nodes[broker - 1]
+        node = _numbered("broker", self._nodes, broker)
         if node.is_alive:
             self._note(f"broker {broker} crashes")
             node.kill()
@@ -179,9 +196,12 @@ class Sim:
 
         Returns:
             This object.
+
+        Raises:
+            ValueError: No broker has the number, or no program the name.
         """
-        self._note(f"{one} and {other} are cut off from one another")
         pair = self._host(one), self._host(other)
+        self._note(f"{one} and {other} are cut off from one another")
         self._network.cut(*pair)
         self._network.cut(*reversed(pair))
         return self
@@ -211,8 +231,11 @@ class Sim:
 
         Returns:
             This object.
+
+        Raises:
+            ValueError: No program has the number.
         """
-        self._kill(self._slots[program - 1])
+        self._kill(_numbered("program", self._slots, program))
         return self
 
     def close(self) -> None:
@@ -249,11 +272,16 @@ class Sim:
 
         Returns:
             Dicts with `partition`, `offset`, `key` and `value`.
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic does not exist.
         """
 
         def read(clients: SimClients) -> list[dict[str, Any]]:
             reader: Any = SimReader(clients.client, committed=True)
             count = clients.program.wait(clients.count_partitions(topic))
+            if not count:
+                raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist")
             reader.assign({TopicPartition(topic, number): 0 for number in range(count)})
             found_rows: list[dict[str, Any]] = []
             while polled := clients.program.wait(reader.poll()):
@@ -326,7 +354,13 @@ class Sim:
         slot.life = Program(self._world, self._network, slot.host, run)
 
     def _host(self, name: int | str) -> str:
-        return self._nodes[name - 1].host if isinstance(name, int) else name
+        """Return the name of a host. Raises ValueError."""
+        if isinstance(name, int):
+            return _numbered("broker", self._nodes, name).host
+        hosts = [*(node.host for node in self._nodes), *(slot.host for slot in self._slots)]
+        if name not in hosts:
+            raise ValueError(f"host {name!r}: the hosts are {', '.join(hosts)}")
+        return name
 
     def _note(self, event: str) -> None:
         self._idle_time.disturb()

@@ -22,6 +22,7 @@ from sparklog.errors import (
     SparklogError,
     StaleMemberEpochError,
     UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
     error_from_code,
 )
 from sparklog.format.batch import assign_producer, encode_batch
@@ -45,6 +46,7 @@ from sparklog.types import ProducerIdAndEpoch, Record, TopicPartition
 REQUEST_S = 3.0
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
 COMMIT_S = 30.0
+CREATED_S = 5.0
 SESSION_TIMEOUT_MS = 15_000
 TRANSACTION_TIMEOUT_MS = 20_000
 HEARTBEAT_POLL_S = 0.2
@@ -105,6 +107,10 @@ class SimProducer:
         program = self._clients.program
         if partition is None:
             count = self._partitions.get(topic) or program.wait(self._clients.count_partitions(topic))
+            if not count:
+                raise UnknownTopicOrPartitionError(
+                    f"topic {topic!r} does not exist: name it in sim.run(…, topics={{…}})"
+                )
             self._partitions[topic] = count
             partition = next(self._turns) % count if key is None else partition_for_key(key, count)
         tp = TopicPartition(topic, partition)
@@ -253,6 +259,9 @@ class SimConsumer:
         self._sequence = 0
         if not self._is_member:
             counts = {topic: clients.program.wait(clients.count_partitions(topic)) for topic in topics}
+            missing = [topic for topic, count in counts.items() if not count]
+            if missing:
+                raise UnknownTopicOrPartitionError(f"topic {missing[0]!r} does not exist")
             self._reader.assign({TopicPartition(name, n): 0 for name, count in counts.items() for n in range(count)})
 
     def poll(self, timeout_ms: float = 1000) -> list[Record]:
@@ -459,7 +468,13 @@ class SimClients:
 
         Returns:
             The consumer.
+
+        Raises:
+            ValueError: No topic is named.
+            UnknownTopicOrPartitionError: A topic does not exist, and the consumer has no group.
         """
+        if not topics:
+            raise ValueError("topics: name at least one topic, as in clients.consumer('orders', group_id='kitchen')")
         return SimConsumer(self, topics, group_id, session_timeout_ms, on_revoked)
 
     def sleep(self, seconds: float) -> None:
@@ -475,9 +490,14 @@ class SimClients:
         return EPOCH_MS + round(self.program.loop.time() * 1000)
 
     async def count_partitions(self, topic: str) -> int:
-        """Return the number of a topic's partitions."""
-        answer = await self.client.ask_until(Api.METADATA, MetadataRequest([topic]), MetadataResponse)
-        return max(1, sum(len(one.partitions) for one in answer.topics if one.name == topic))
+        """Return the number of a topic's partitions; 0 if no broker has heard of the topic within CREATED_S."""
+        end_s = self.program.loop.time() + CREATED_S
+        while True:
+            answer = await self.client.ask_until(Api.METADATA, MetadataRequest([topic]), MetadataResponse)
+            count = sum(len(one.partitions) for one in answer.topics if one.name == topic)
+            if count or self.program.loop.time() >= end_s:
+                return count
+            await asyncio.sleep(BACKOFF_S_MAX)
 
 
 async def create_topic(client: Any, name: str, partitions: int, replicas: int) -> None:

@@ -108,21 +108,6 @@ def test_offsets_committed_before_the_work_are_detected() -> None:
     assert is_detected(lambda sim, seed: run(sim, Worker(commits_before_the_work), seed))
 
 
-def test_a_producer_that_ignores_its_errors_is_detected() -> None:
-    def careless(clients: SimClients) -> None:
-        producer = clients.producer(delivery_timeout_ms=500)
-        for n in range(RECORDS):
-            producer.send("in", b"%d" % n)
-            clients.sleep(0.3)
-
-    def run_seed(sim: Sim, seed: int) -> None:
-        sim.run(careless, seed=seed, topics={"in": 2}, faults=["crash", "cut"])
-        rows = [{"n": int(row["value"])} for row in sim.rows("in")]
-        exactly_once([{"n": n} for n in range(RECORDS)], rows, key="n")
-
-    assert is_detected(run_seed)
-
-
 def test_faults_by_hand_and_virtual_time(sim: Sim) -> None:
     def ping(clients: SimClients) -> str:
         clients.sleep(10)

@@ -23,7 +23,8 @@ from sparklog.testing import KitBroker, exactly_once, record, replay
 from tests.support.cases import for_each
 
 ROOT = Path(__file__).resolve().parents[2]
-DAY_MS = 86_400_000
+HOUR_MS, DAY_MS = 3_600_000, 86_400_000
+SEEDS_TIMEOUT_S = 7_200
 PLUGIN = ("-p", "no:sparklog", "-p", "sparklog.testing._plugin", "-p", "no:cacheprovider")
 
 
@@ -169,9 +170,14 @@ def test_sessions_and_transactions_end_by_moved_time(broker: KitBroker) -> None:
 def test_a_broker_comes_back_with_its_data(broker: KitBroker) -> None:
     broker.create_topic("numbers", "n INT")
     broker.produce("numbers", [{"n": 1}])
+    broker.advance("1 hour")
     broker.kill()
+    with pytest.raises(InvalidRequestError, match=r"call broker\.start"):
+        broker.advance("1 hour")
     broker.start()
     assert broker.rows("numbers") == [{"n": 1}]
+    (now,) = broker.order("POST", "/clock", advance_ms=0)
+    assert now["now_ms"] - time.time() * 1000 > HOUR_MS - 60_000, "a restart has turned the clock back"
 
 
 def test_a_case_is_masked_and_replayed(broker: KitBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,13 +295,13 @@ def test_seeds(seed):
 '''
 
 
-def run_pytest(directory: Path, *options: str, **environment: str) -> str:
+def run_pytest(directory: Path, *options: str, timeout_s: float = 280, **environment: str) -> str:
     """Return the output of pytest with the kit's plugin, in a process of its own."""
     paths = f"{ROOT}:{ROOT / 'broker_daemon'}:{ROOT / 'datasource'}"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *PLUGIN, *options],
         cwd=directory, env=os.environ | {"PYTHONPATH": paths} | environment,
-        capture_output=True, text=True, timeout=280, check=False,
+        capture_output=True, text=True, timeout=timeout_s, check=False,
     )  # fmt: skip
     return done.stdout + done.stderr
 
@@ -309,15 +315,28 @@ def test_the_plugin(tmp_path: Path) -> None:
     assert "pytest 'test_suite.py::test_seeds[seed=1]'" in out, out
 
 
-def test_the_page(tmp_path: Path) -> None:
-    """The examples without Spark run as their readers run them, with two seeds."""
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    """Directory of the page's examples without Spark, as their readers have them."""
     pytest.importorskip("confluent_kafka")
     text = (ROOT / "docs" / "testing-streaming-jobs.md").read_text(encoding="utf-8")
     examples = re.findall(r"<!-- test: pytest -->\n```python\n(.*?)```", text, re.DOTALL)
     for number, example in enumerate(examples):
         (tmp_path / f"test_{number}.py").write_text(example, encoding="utf-8")
-    out = run_pytest(tmp_path, "-W", "error", SPARKLOG_SEEDS="2")
-    assert "7 passed" in out, out
+    return tmp_path
+
+
+def test_the_page(page: Path) -> None:
+    out = run_pytest(page, "-W", "error", SPARKLOG_SEEDS="2")
+    assert "13 passed" in out, out
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(SEEDS_TIMEOUT_S)
+def test_the_programs_of_the_page_pass_200_seeds(page: Path) -> None:
+    """The planted errors of the page are caught by the same examples."""
+    out = run_pytest(page, "-k", "every_order or each_order_is_stored or is_found", timeout_s=SEEDS_TIMEOUT_S)
+    assert "602 passed" in out, out
 
 
 CLUSTER = """

@@ -35,6 +35,8 @@ from sparklog_broker.testing.stage import FaultStage
 
 OPTION = "--faults-listen"
 BODY_BYTES_MAX = 64 * 1024
+REQUEST_S = 10.0
+"""The longest wait for a part of a request, in s."""
 ADVANCE_MS_MAX = 100 * 366 * 24 * 3_600_000
 
 
@@ -109,7 +111,7 @@ class Control:
     async def _advance(self, body: bytes) -> None:
         try:
             ms = json_decoder(Advance).decode(body).advance_ms
-        except msgspec.MsgspecError as e:
+        except (msgspec.MsgspecError, UnicodeDecodeError) as e:
             raise InvalidRequestError(f"{body[:200]!r} is no time: {e}") from e
         if not 0 <= ms <= ADVANCE_MS_MAX:
             raise InvalidRequestError(f"advance_ms = {ms}: 0 to {ADVANCE_MS_MAX} are allowed")
@@ -150,12 +152,19 @@ def _handler(control: Control, loop: asyncio.AbstractEventLoop) -> type[BaseHTTP
     """Return the class that handles HTTP requests."""
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = REQUEST_S  # for the server has one thread
+
         def _obey(self) -> None:
             length = self.headers.get("Content-Length", "0")
-            if "Origin" in self.headers or not length.isdecimal() or int(length) > BODY_BYTES_MAX:
+            is_length = length.isdecimal() and len(length) <= len(str(BODY_BYTES_MAX))
+            if "Origin" in self.headers or not is_length or int(length) > BODY_BYTES_MAX:
                 self._answer(403, {"error": f"a request of a web page, or of more than {BODY_BYTES_MAX} bytes"})
                 return
-            body = self.rfile.read(int(length))
+            try:
+                body = self.rfile.read(int(length))
+            except TimeoutError:
+                self._answer(408, {"error": f"the body has not arrived within {REQUEST_S:.0f} s"})
+                return
             work = asyncio.run_coroutine_threadsafe(control.obey(self.command, self.path, body), loop)
             try:
                 self._answer(200, work.result())

@@ -76,7 +76,7 @@ def parse_fault(body: bytes) -> Fault:
     """Parse the JSON of a fault. Raises InvalidRequestError."""
     try:
         fault: Fault = json_decoder(Fault).decode(body)  # type: ignore[arg-type]
-    except msgspec.MsgspecError as e:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
         raise InvalidRequestError(f"{body[:200]!r} is no fault: {e}") from e
     if isinstance(fault, FullDisk):
         return fault

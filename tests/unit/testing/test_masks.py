@@ -82,3 +82,12 @@ def test_fields_of_json_beside_the_masked_ones_keep_their_text() -> None:
     assert row is not None
     assert row.endswith(b'"n":0.12345678901234567890,"gone":null}')
     assert b"ann" not in row
+
+
+@for_each(
+    "value",
+    [b'{"email": "\xff"}', b'{"email": ' + b"[" * 100_000, b'{"email": ' + b"9" * 10_000 + b"}", b"\xff", b"[]"],
+)
+def test_hostile_values_are_refused(value: bytes) -> None:
+    with pytest.raises(InvalidRequestError, match="mask `value` itself"):
+        _masked_json(value, ["email"], KEY)
