@@ -98,7 +98,8 @@ def eventually(condition: Callable[[], Any], *, within: Duration, sim: VirtualTi
     Args:
         condition: A function. The condition is true if it returns a true value and raises no AssertionError.
         within: The longest wait: a text such as "30 s", a timedelta, or seconds.
-        sim: A simulation: its virtual time passes. None: real time passes.
+        sim: A simulation: its virtual time passes. Two looks at the condition are then apart by 2 % of the time before,
+            at least by 0.25 s. None: real time passes.
 
     Returns:
         The condition's value.
