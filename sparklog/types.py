@@ -23,9 +23,10 @@ ISOLATION_LEVELS = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ
 
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+SCHEMAS_TOPIC = "__schemas"
 INTERNAL_PREFIX = "__"
 """Prefix of the names of the broker's own topics."""
-INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
+INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC, SCHEMAS_TOPIC})
 """Topics that the broker keeps. Clients can only read them."""
 PRODUCER_ID_END = 2**62
 """Upper bound of the producer ids that are issued one by one. Larger producer ids contain a proof of their owner

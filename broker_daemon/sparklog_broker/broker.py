@@ -16,7 +16,7 @@ from sparklog.replication.dynamic_settings import TOPIC_PREFIX
 from sparklog.security.owned_ids import is_owned
 from sparklog.security.principals import Principal
 from sparklog.security.records import RecordChanges, RecordKind
-from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from sparklog.types import CONSUMER_OFFSETS_TOPIC, SCHEMAS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.cluster_member import ClusterMember
 from sparklog_broker.cluster.cluster_store import ClusterStore, LocalStore
@@ -25,6 +25,7 @@ from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.groups import Groups
 from sparklog_broker.coordinators.internal_topics import InternalTopic
 from sparklog_broker.coordinators.other_brokers import OtherBrokers
+from sparklog_broker.coordinators.schema_log import SchemaLog
 from sparklog_broker.coordinators.transaction_access import TransactionAccess
 from sparklog_broker.coordinators.transaction_markers import MarkerWriter
 from sparklog_broker.coordinators.transactions import TransactionCoordinator
@@ -112,6 +113,8 @@ class Broker:
         self.groups = Groups(config, loop, clock, storage, self.partitions, offsets)
         self.other_brokers = other_brokers = OtherBrokers(cluster.peers, config.broker_id, cluster.registered)
         """Client for requests about other brokers' partitions."""
+        schemas = InternalTopic(SCHEMAS_TOPIC, config, clock, self.topics, self.appender, self.io)
+        self.schema_log = SchemaLog(schemas, other_brokers)
         self.markers = MarkerWriter(self.partitions, self.appender, self.groups.on_offsets_marker, other_brokers)
         states = InternalTopic(TRANSACTION_STATE_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.transactions = TransactionCoordinator(config, loop, clock, storage, self.partitions, states, self.markers)

@@ -16,13 +16,17 @@ from sparklog.security.client_security import ClientSecurity, client_security
 from sparklog.security.handshake import ListenerRules
 from sparklog.security.listeners import (
     GATEWAY_PREFIX,
+    REGISTRY_NAMES,
     Listener,
     Listeners,
     SecurityProtocol,
     check_exposure,
+    is_local,
     listener_settings,
     parse_listeners,
+    parse_protocol_map,
 )
+from sparklog.security.optional import require
 from sparklog.security.sasl import MECHANISMS
 from sparklog.security.secrets import Secret
 from sparklog.security.users import Credentials, parse_initial
@@ -39,6 +43,7 @@ _NAMES = (
     "listeners",
     "listener.security.protocol.map",
     "kafka.listeners",
+    "schema.registry.listeners",
     "kafka.advertised.listeners",
     "inter.broker.listener.name",
     "allow.insecure",
@@ -92,7 +97,7 @@ class BrokerSecurity(Struct, frozen=True):
     is_advertised: bool = False
     """True if `advertised.listeners` is set."""
     kafka: Listeners | None = None
-    """The listeners of `kafka.listeners`; None without a gateway."""
+    """The listeners of `kafka.listeners` and `schema.registry.listeners`; None without a gateway."""
 
     @property
     def gateways(self) -> tuple[Listener, ...]:
@@ -213,7 +218,8 @@ def make_security(settings: Mapping[str, object], listen: str, advertised: str) 
         advertised,
         str(settings["inter.broker.listener.name"]),
     )
-    kafka = _kafka_listeners(settings)
+    has_sasl = any(listener.protocol.sasl for listener in listeners.bound)
+    kafka = _gateway_listeners(settings, has_sasl=has_sasl)
     security = BrokerSecurity(listeners, settings, bool(advertised), kafka)
     owners = {listener.name.lower() for listener in (*listeners.bound, *(kafka.bound if kafka is not None else ()))}
     for name in settings:
@@ -230,17 +236,52 @@ def make_security(settings: Mapping[str, object], listen: str, advertised: str) 
     return security
 
 
-def _kafka_listeners(settings: Mapping[str, object]) -> Listeners | None:
-    """Return the listeners of `kafka.listeners`; None if it is not set. Raises InvalidConfigError."""
+def _gateway_listeners(settings: Mapping[str, object], *, has_sasl: bool) -> Listeners | None:
+    """Return the listeners of `kafka.listeners` and `schema.registry.listeners`; None if neither is set. `has_sasl`:
+    True if a listener of the broker has SASL. Raises InvalidConfigError."""
     names, advertised = str(settings["kafka.listeners"]), str(settings["kafka.advertised.listeners"])
-    if not names:
-        if advertised:
-            raise InvalidConfigError("kafka.advertised.listeners is set, but kafka.listeners is not")
-        return None
+    registry, protocol_map = str(settings["schema.registry.listeners"]), str(settings["listener.security.protocol.map"])
+    if not names and advertised:
+        raise InvalidConfigError("kafka.advertised.listeners is set, but kafka.listeners is not")
     try:
-        return parse_listeners(names, str(settings["listener.security.protocol.map"]), advertised)
+        kafka = parse_listeners(names, protocol_map, advertised) if names else None
     except InvalidConfigError as e:
         raise InvalidConfigError(f"kafka.listeners = {names!r}: {e}") from None
+    if not registry:
+        return kafka
+    bound = () if kafka is None else kafka.bound
+    if any(listener.name.lower() in REGISTRY_NAMES for listener in bound):
+        raise InvalidConfigError("kafka.listeners: http and https are names of schema.registry.listeners")
+    has_sasl = has_sasl or any(listener.protocol.sasl for listener in bound)
+    try:
+        ours = _registry_listeners(registry, protocol_map, has_sasl=has_sasl, is_open=bool(settings["allow.insecure"]))
+        both = parse_listeners(f"{names},{registry}", f"{protocol_map},{ours}") if names else None
+    except InvalidConfigError as e:
+        raise InvalidConfigError(f"schema.registry.listeners = {registry!r}: {e}") from None
+    if kafka is None or both is None:
+        return parse_listeners(registry, f"{protocol_map},{ours}")
+    return both._replace(advertised=kafka.advertised) if advertised else both
+
+
+def _registry_listeners(registry: str, protocol_map: str, *, has_sasl: bool, is_open: bool) -> str:
+    """Check `schema.registry.listeners`, and return the protocols of its names, in the form of
+    `listener.security.protocol.map`. Raises InvalidConfigError."""
+    require("h11", "the schema registry", "schemas")
+    defaults = ("SASL_PLAINTEXT", "SASL_SSL") if has_sasl else ("PLAINTEXT", "SSL")
+    protocols = dict(zip(REGISTRY_NAMES, map(SecurityProtocol, defaults), strict=True))
+    protocols |= {name: one for name, one in parse_protocol_map(protocol_map).items() if name in REGISTRY_NAMES}
+    text = ",".join(f"{name}:{protocol}" for name, protocol in protocols.items())
+    for listener in parse_listeners(registry, text).bound:
+        if listener.name not in REGISTRY_NAMES or listener.protocol.tls != (listener.name == "https"):
+            raise InvalidConfigError(
+                f"{listener} has the protocol {listener.protocol}: use http:// without TLS, or https:// with TLS"
+            )
+        if listener.protocol is SecurityProtocol.SASL_PLAINTEXT and not is_local(listener.host) and not is_open:
+            raise InvalidConfigError(
+                f"clients would send passwords to {listener} without encryption: use https://, listen on localhost, or "
+                "set allow.insecure = true"
+            )
+    return text
 
 
 def parse_mechanisms(text: str) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
+import importlib.util
 import json
 import os
 import selectors
@@ -30,11 +31,13 @@ STOP_TIMEOUT_S = 15.0
 LOG_LINES_KEPT = 200
 _LOG_READ_BYTES = 65_536
 KAFKA: dict[str, object] = {"kafka.listeners": "PLAINTEXT://127.0.0.1:0"}
+REGISTRY = "schema.registry.listeners"
 KEEP_FOR_EVER: dict[str, object] = {"topic.retention.ms": -1}
 _TOPIC = "topic."
 _READY = "listening on "
 _GATEWAY = "kafka."
 """Prefix of the gateway's addresses in a line that the broker prints."""
+_REGISTRIES = ("http://", "https://")
 _FAULTS = "faults://"
 """Prefix of the address for faults in such a line."""
 
@@ -58,6 +61,7 @@ class LocalBroker:
         log: _Log,
         lifeline: Lifeline,
         kafka_address: str = "",
+        schema_registry_url: str = "",
         faults_address: str = "",
     ) -> None:
         """Take over a started process. Users call `start_local` instead.
@@ -70,6 +74,7 @@ class LocalBroker:
             log: The reader of the broker's stderr.
             lifeline: The pipe that the broker watches: the broker stops when this process has closed the pipe.
             kafka_address: The address of the broker's Kafka gateway; empty: there is none.
+            schema_registry_url: The address of the schema registry; empty: there is none.
             faults_address: The address that takes orders for faults; empty: the broker runs without `--testing`.
         """
         self._process = process
@@ -83,6 +88,8 @@ class LocalBroker:
         """Address of the broker as HOST:PORT."""
         self.kafka_bootstrap_servers = kafka_address
         """Address for Kafka's clients as HOST:PORT; empty without `kafka=True`."""
+        self.schema_registry_url = schema_registry_url
+        """URL of the schema registry; empty without `kafka=True` or `sparklog[schemas]`."""
         self.faults_address = faults_address
         """Address that takes a test's orders for faults as HOST:PORT; empty in brokers that no test kit has started."""
         _live.add(self)
@@ -187,6 +194,12 @@ class _Log:
             self._stream.close()
 
 
+def kafka_settings() -> dict[str, object]:
+    """Return the settings of a broker with a gateway, and with a schema registry if its libraries are installed."""
+    has_registry = importlib.util.find_spec("h11") is not None
+    return KAFKA | ({REGISTRY: "http://127.0.0.1:0"} if has_registry else {})
+
+
 def start_broker(
     data_dir: str | os.PathLike[str] | None = None,
     listen: str | None = "127.0.0.1:0",
@@ -205,7 +218,7 @@ def start_broker(
             raise InvalidConfigError(f"settings has {name!r}, which has a parameter of its own: use {parameter}=…")
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else absolute(Path(data_dir))
-    values = KEEP_FOR_EVER | (KAFKA if kafka else {}) | dict(settings or {})
+    values = KEEP_FOR_EVER | (kafka_settings() if kafka else {}) | dict(settings or {})
     config = _write_config(values)
     command = [sys.executable, "-m", "sparklog_broker", "--end-with-parent", "--config", str(config)]
     command += ["--temporary"] if temporary else []
@@ -254,9 +267,12 @@ def start_broker(
         raise BrokerNotAvailableError(f"the broker did not start {why}: {log.text() or 'no output'}")
     address, *others = addresses
     forget(address)  # perhaps another broker has used the port before
-    gateways = (one.removeprefix(_GATEWAY).partition("://")[2] for one in others if one.startswith(_GATEWAY))
+    urls = [one.removeprefix(_GATEWAY) for one in others if one.startswith(_GATEWAY)]
+    registries = (one for one in urls if one.startswith(_REGISTRIES))
+    gateways = (one.partition("://")[2] for one in urls if not one.startswith(_REGISTRIES))
     faults = (one.removeprefix(_FAULTS) for one in others if one.startswith(_FAULTS))
-    return LocalBroker(process, directory, temporary, address, log, lifeline, next(gateways, ""), next(faults, ""))
+    names = (next(each, "") for each in (gateways, registries, faults))
+    return LocalBroker(process, directory, temporary, address, log, lifeline, *names)
 
 
 def _write_config(settings: Mapping[str, object]) -> Path:

@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from sparklog.client.local import KAFKA, START_TIMEOUT_S, LocalBroker, start_broker
+from sparklog.client.local import KAFKA, REGISTRY, START_TIMEOUT_S, LocalBroker, kafka_settings, start_broker
 from sparklog.client.local_zookeeper import ZooKeeperProcess
 from sparklog.environment.files import absolute, read_regular
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, SparklogError
@@ -98,6 +98,11 @@ class ClusterBroker:
         return "" if self._process is None else self._process.kafka_bootstrap_servers
 
     @property
+    def schema_registry_url(self) -> str:
+        """URL of the schema registry in the broker's gateway; empty without one, or before its start."""
+        return "" if self._process is None else self._process.schema_registry_url
+
+    @property
     def faults_address(self) -> str:
         """Address that takes a test's orders for faults; empty if no test kit has started the broker."""
         return "" if self._process is None else self._process.faults_address
@@ -117,6 +122,8 @@ class ClusterBroker:
             if self.kafka_bootstrap_servers and KAFKA.items() <= settings.items():
                 # the gateway keeps its address, as the broker does, so that Kafka's clients find it again
                 settings = settings | {"kafka.listeners": f"PLAINTEXT://{self.kafka_bootstrap_servers}"}
+                if self.schema_registry_url:
+                    settings = settings | {REGISTRY: self.schema_registry_url}
             self._process = start_broker(
                 self.data_dir, listen, settings=settings, timeout_s=timeout_s, testing=self._testing
             )
@@ -216,6 +223,12 @@ class LocalCluster:
         """Addresses of the Kafka gateways of all running brokers, separated by commas; empty without `kafka=True`."""
         addresses = (broker.kafka_bootstrap_servers for broker in self.brokers if broker.running)
         return ",".join(address for address in addresses if address)
+
+    @property
+    def schema_registry_url(self) -> str:
+        """URLs of the schema registries of all running brokers, separated by commas. They have one state."""
+        urls = (broker.schema_registry_url for broker in self.brokers if broker.running)
+        return ",".join(url for url in urls if url)
 
     @property
     def zookeeper(self) -> ZooKeeperProcess:
@@ -365,7 +378,7 @@ def start_cluster(
     check_count(brokers)
     temporary = data_dir is None
     directory = Path(tempfile.mkdtemp(prefix="sparklog-")) if data_dir is None else absolute(Path(data_dir))
-    values = (KAFKA if kafka else {}) | dict(settings or {})
+    values = (kafka_settings() if kafka else {}) | dict(settings or {})
     cluster = LocalCluster(
         directory,
         temporary=temporary,

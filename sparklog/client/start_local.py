@@ -72,6 +72,7 @@ def start_local(
             the defaults.
         timeout_s: The longest wait for the start of each broker in seconds.
         kafka: True starts a gateway for Kafka's clients beside each broker; `kafka_bootstrap_servers` has the address.
+            With `sparklog[schemas]` installed, `schema_registry_url` has the address of the schema registry.
 
     Returns:
         The running broker, or with several brokers the running cluster.

@@ -15,6 +15,7 @@ import ssl
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -25,8 +26,12 @@ from sparklog.gateway.limits import Limits
 from sparklog.gateway.registry import served_apis
 from sparklog.gateway.server import GatewayServer
 from sparklog.protocol.gateway import REFUSED_BATCHES, decode_start
-from sparklog.security.listeners import Listener, SecurityProtocol
+from sparklog.security.listeners import REGISTRY_NAMES, Listener, SecurityProtocol
+from sparklog.security.optional import require
 from sparklog.security.tls import RenewedContext, renew_listeners, server_context
+
+if TYPE_CHECKING:
+    from sparklog.gateway.rest.server import RestServer
 
 log = logging.getLogger(__name__)
 
@@ -120,11 +125,15 @@ async def _run(config: GatewayConfig, lifeline: int | None) -> int:
     # The broker closes connections that do not authenticate, so the first one is kept on listeners without SASL only.
     stays_connected = not config.local_sockets and not any(one.protocol.sasl for one in config.listeners)
     await _find_broker(gateway, stop, stays_connected=stays_connected)
-    server = GatewayServer(gateway, served_apis(), sockets, contexts)
+    kafka = [one for one in sockets if one[0].name not in REGISTRY_NAMES]
+    server = GatewayServer(gateway, served_apis(), kafka, contexts)
     await server.start()
+    registry = await _start_registry(gateway, [one for one in sockets if one not in kafka], contexts)
     running = [] if lifeline is None else [loop.create_task(_report(gateway))]
     if contexts:
-        running.append(loop.create_task(_renew(contexts, config.tls, server)))
+        running.append(
+            loop.create_task(_renew(contexts, config.tls, [server] if registry is None else [server, registry]))
+        )
     for address in server.addresses:
         _say(f"listening on {address}\n")
     log.info("the gateway of broker %d serves Kafka's clients on %s", gateway.broker_id, ", ".join(server.addresses))
@@ -132,9 +141,26 @@ async def _run(config: GatewayConfig, lifeline: int | None) -> int:
     for task in running:
         task.cancel()
     await gateway.leave_groups()
+    if registry is not None:
+        await registry.stop()
     await server.stop()
     gateway.close()
     return EXIT_OK
+
+
+async def _start_registry(
+    gateway: Gateway, sockets: Sequence[tuple[Listener, socket.socket]], contexts: Mapping[str, RenewedContext]
+) -> RestServer | None:
+    """Start the schema registry; None without listeners. Raises InvalidConfigError if its library is missing."""
+    if not sockets:
+        return None
+    require("h11", "the schema registry", "schemas")
+    from sparklog.gateway.rest.server import RestServer  # needs the library
+
+    registry = RestServer(gateway, sockets, contexts)
+    await registry.start()
+    log.info("the schema registry serves on %s", ", ".join(str(listener) for listener, _ in sockets))
+    return registry
 
 
 async def _report(gateway: Gateway) -> None:
@@ -148,7 +174,9 @@ async def _report(gateway: Gateway) -> None:
 
 
 async def _renew(
-    contexts: Mapping[str, RenewedContext], settings: Mapping[str, Mapping[str, object]], server: GatewayServer
+    contexts: Mapping[str, RenewedContext],
+    settings: Mapping[str, Mapping[str, object]],
+    servers: Sequence[GatewayServer | RestServer],
 ) -> None:
     """Read changed certificates for new connections every `ssl.reload.interval.ms`, until cancelled."""
     pause_s = min(int(str(one["ssl.reload.interval.ms"])) for one in settings.values()) / 1000
@@ -157,7 +185,8 @@ async def _renew(
         await asyncio.sleep(pause_s)
         await loop.run_in_executor(None, renew_listeners, contexts)
         try:
-            await server.renew()
+            for server in servers:
+                await server.renew()
         except OSError as e:  # no descriptor is free: the next round tries again
             log.error("the renewed certificates cannot be used yet: %s", e)  # noqa: TRY400
 

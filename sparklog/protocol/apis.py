@@ -18,6 +18,7 @@ from sparklog.protocol import messages as data
 from sparklog.protocol import mirror_messages as mirrors
 from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import quota_messages as quotas
+from sparklog.protocol import schema_messages as schemas
 from sparklog.protocol import security_messages as security
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
@@ -38,6 +39,7 @@ from sparklog.protocol.permission_rules import (
     GROUP,
     MIRRORS,
     OPERATORS,
+    SCHEMA_RULES,
     TOPIC,
     TRANSACTIONAL,
     TXN_ID,
@@ -128,6 +130,7 @@ class Api(IntEnum):
     DESCRIBE_LAKES = 111
     REPORT_MIRRORS = 112
     DESCRIBE_MIRRORS = 113
+    SCHEMA_RECORDS = 114
 
 
 class ApiSpec(NamedTuple):
@@ -386,9 +389,15 @@ APIS: dict[Api, ApiSpec] = {
         permissions=(
             Rule(GROUP, Operation.DESCRIBE, lambda r: (r.key,) if r.key_type == 0 else (), when="of a group"),
             Rule(
+                CLUSTER_TYPE,
+                Operation.CLUSTER_ACTION,
+                lambda r: (CLUSTER.name,) if r.key_type == 2 else (),
+                when="of the schema registry's log",
+            ),
+            Rule(
                 TXN_ID,
                 Operation.DESCRIBE,
-                lambda r: (application_resource(r.key),) if r.key_type and r.key != FENCING_TOKENS_ID else (),
+                lambda r: (application_resource(r.key),) if r.key_type == 1 and r.key != FENCING_TOKENS_ID else (),
                 when="of a transactional id but the fencing tokens'",
             ),
         ),
@@ -596,4 +605,5 @@ APIS: dict[Api, ApiSpec] = {
         mirrors.DescribeMirrorsResponse,
         permissions=(Rule(TOPIC, Operation.DESCRIBE, listed("topics")),),
     ),
+    Api.SCHEMA_RECORDS: ApiSpec(schemas.SchemaRecordsRequest, schemas.SchemaRecordsResponse, permissions=SCHEMA_RULES),
 }

@@ -21,10 +21,11 @@ from sparklog.protocol.base import (
 
 
 class FindCoordinatorRequest(Message):
-    """Ask for the coordinator of the group (`key_type` 0) or transactional id (1) `key`."""
+    """Ask for the coordinator of the group (`key_type` 0) or transactional id (1) `key`. With 2, brokers ask for the
+    leader of the schema registry's log. A missing log is created."""
 
     key: Text
-    key_type: Annotated[int, Meta(ge=0, le=1)] = 0
+    key_type: Annotated[int, Meta(ge=0, le=2)] = 0
 
 
 class FindCoordinatorResponse(Message):

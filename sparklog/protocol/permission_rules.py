@@ -104,4 +104,32 @@ BROKERS_ONLY = Rule(CLUSTER_TYPE, Operation.CLUSTER_ACTION, cluster_name)
 OPERATORS = Rule(CLUSTER_TYPE, Operation.ALTER, cluster_name, or_else=(Operation.CLUSTER_ACTION, "cluster"))
 """Requests of operators. ClusterAction is sufficient, too: brokers are allowed to make every change of operators."""
 MIRRORS = Rule(CLUSTER_TYPE, Operation.ALTER, cluster_of_mirror, when="with settings of a mirror")
+
+
+def _subject_rule(operation: Operation) -> Rule:
+    return Rule(
+        TOPIC,
+        operation,
+        lambda request: request.topics if request.operation == operation else (),
+        Denial.ITEM,
+        when=f"to {operation} a subject",
+    )
+
+
+def _registry_rule(operation: Operation) -> Rule:
+    return Rule(
+        CLUSTER_TYPE,
+        operation,
+        lambda request: (CLUSTER.name,) if request.is_on_cluster and request.operation == operation else (),
+        when=f"to {operation} of the whole schema registry",
+    )
+
+
+_SUBJECT_OPERATIONS = (Operation.DESCRIBE, Operation.WRITE, Operation.DELETE)
+_REGISTRY_OPERATIONS = (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
+SCHEMA_RULES = (
+    *map(_registry_rule, _REGISTRY_OPERATIONS),
+    *map(_subject_rule, (*_SUBJECT_OPERATIONS, *_REGISTRY_OPERATIONS)),
+)
+"""The rules of the schema registry. A subject has the permissions of the topic that it names."""
 TRANSACTIONAL = Rule(TXN_ID, Operation.WRITE, transactional_id_of)

@@ -23,6 +23,8 @@ from sparklog.errors import InvalidConfigError
 LISTENERS_MAX = 100
 GATEWAY_PREFIX = "kafka."
 """Prefix of the name of a gateway's listener, where it stands among a broker's own listeners."""
+REGISTRY_NAMES = ("http", "https")
+"""Names of the schema registry's listeners, among those of a gateway."""
 LOCALHOST = "localhost"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _ADDRESS = re.compile(r"([^:/\s]+)://(?:\[([^\]\s]*)\]|([^:\s\[\]]*)):(\d{1,5})")

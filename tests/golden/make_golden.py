@@ -51,6 +51,7 @@ from sparklog.protocol import messages as m
 from sparklog.protocol import mirror_messages as mirrors
 from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import quota_messages as quotas
+from sparklog.protocol import schema_messages as schemas
 from sparklog.protocol import security_messages as security
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
@@ -318,6 +319,9 @@ REQUESTS: dict[Api, Message] = {
         ]
     ),
     Api.DESCRIBE_MIRRORS: mirrors.DescribeMirrorsRequest(["trips"]),
+    Api.SCHEMA_RECORDS: schemas.SchemaRecordsRequest(
+        7, "Write", ["trips"], False, 7, [schemas.SchemaRecord(b"\x91\xa4next", b"\x02")]
+    ),
     Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsRequest(
         [
             cluster.SecurityRecordChange("users", "alice", b"\x01\x02"),
@@ -444,6 +448,13 @@ RESPONSES: dict[Api, Message] = {
     Api.REPORT_MIRRORS: mirrors.ReportMirrorsResponse(),
     Api.DESCRIBE_MIRRORS: mirrors.DescribeMirrorsResponse(
         [mirrors.MirrorState("trips", [mirrors.SourceEnd(0, 1_000)], BASE_MS, "", BASE_MS)]
+    ),
+    Api.SCHEMA_RECORDS: schemas.SchemaRecordsResponse(
+        8,
+        8,
+        [schemas.SchemaRecord(b"\x91\xa4next", b"\x02"), schemas.SchemaRecord(b"\x90", None)],
+        True,
+        [schemas.SubjectTopic(103)],
     ),
     Api.DESCRIBE_LAKES: lakes.DescribeLakesResponse(
         [lakes.LakeState("trips", [lakes.LakeOffset(0, 1_000)], BASE_MS, 7, 12, BASE_MS, "", BASE_MS)]

@@ -49,7 +49,7 @@ from sparklog.replication.controller.model import (
     Request,
 )
 from sparklog.replication.restoration import is_restored
-from sparklog.types import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from sparklog.types import CONSUMER_OFFSETS_TOPIC, SCHEMAS_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.controller_client import ControllerClient
 from sparklog_broker.cluster.images import CATCH_UP_S, ImageFollower
@@ -68,7 +68,7 @@ log = logging.getLogger(__name__)
 REPLICATION_FACTOR_MAX = 3
 """Largest replication factor that `default.replication.factor` = -1 selects."""
 CHANGE_TIMEOUT_S = 30.0
-KEY_TYPES = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1}
+KEY_TYPES = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1, SCHEMAS_TOPIC: 2}
 """Key types of FIND_COORDINATOR."""
 
 

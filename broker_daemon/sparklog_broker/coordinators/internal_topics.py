@@ -33,7 +33,13 @@ from sparklog.format.small_batch import ROWS_MAX, SmallRows, decode_small_batch,
 from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID, Topic, TopicSpec
-from sparklog.types import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC, TopicPartition
+from sparklog.types import (
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
+    SCHEMAS_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+)
 from sparklog_broker.cluster.topics import Topics
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.partitions.appender import Appender, Write
@@ -123,6 +129,7 @@ class InternalTopic:
         counts = {
             TRANSACTION_STATE_TOPIC: self._config.transaction_state_log_num_partitions,
             CONSUMER_OFFSETS_TOPIC: self._config.offsets_topic_num_partitions,
+            SCHEMAS_TOPIC: 1,
         }
         return counts[self.name]
 
@@ -171,9 +178,9 @@ class InternalTopic:
         where = self.partition_of(partition)
         await self._io.run(where.thread, where.log.flusher.flush)
 
-    async def replay(self, partition: int) -> AsyncIterator[list[ReplayedRecord]]:
-        """Yield the records below the high watermark that the partition has at the call, in lists and in order. I/O
-        threads read and decode the lists. If the topic does not exist yet, yield nothing.
+    async def replay(self, partition: int, from_offset: int = 0) -> AsyncIterator[list[ReplayedRecord]]:
+        """Yield the records from `from_offset` on, below the high watermark that the partition has at the call. The
+        lists are in order; I/O threads read and decode them. If the topic does not exist yet, yield nothing.
 
         Raises StorageError, LogCorruptError, CorruptBatchError, and the errors of `partition_of`.
         """
@@ -181,7 +188,7 @@ class InternalTopic:
             return
         where = self.partition_of(partition)
         log = where.log
-        offset, end = log.log_start_offset, log.high_watermark
+        offset, end = max(log.log_start_offset, from_offset), log.high_watermark
         while offset < end:
             records, offset = await self._io.run(self._io.idlest(), _ReplayStep(log, offset, end))
             yield records

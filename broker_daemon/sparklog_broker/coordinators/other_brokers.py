@@ -1,6 +1,6 @@
 """Requests of a coordinator to other brokers, for markers, partitions of transactions, owners and offsets.
 
-All of these requests are idempotent, and are repeated after a failure.
+All of these requests but SCHEMA_RECORDS are idempotent, and are repeated after a failure.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sparklog.protocol.cluster_messages import (
     WriteTxnMarkersResponse,
 )
 from sparklog.protocol.messages import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
+from sparklog.protocol.schema_messages import SchemaRecordsRequest, SchemaRecordsResponse
 from sparklog.replication.transactions import Marker
 from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
 from sparklog_broker.cluster.broker_peers import BrokerPeers
@@ -141,6 +142,13 @@ class OtherBrokers:
             broker_id, Api.HOLD_TRANSACTIONS, request, HoldTransactionsResponse, timeout_s=hold_s
         )
         return dict(zip(answer.partitions, answer.leader_epochs, strict=False))
+
+    async def schema_records(self, leader: int, request: SchemaRecordsRequest) -> SchemaRecordsResponse:
+        """Exchange records with the schema registry's log at its leader. Raises the leader's error, and the errors of
+        `BrokerPeers.request`."""
+        return await self._peers.request(
+            leader, Api.SCHEMA_RECORDS, request, SchemaRecordsResponse, timeout_s=MARKERS_TIMEOUT_S
+        )
 
     async def owners(self, broker_id: int, tp: TopicPartition) -> dict[int, str]:
         """Return, by producer id, the transactional ids that a broker coordinates and whose open transactions include

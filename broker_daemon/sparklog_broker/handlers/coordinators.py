@@ -10,7 +10,7 @@ from sparklog.protocol.transaction_messages import InitProducerIdRequest
 from sparklog_broker.network.reply import Response
 from sparklog_broker.request_context import Handler, RequestContext
 
-KEY_GROUP = 0
+KEY_GROUP, KEY_SCHEMAS = 0, 2
 
 
 def of_groups(handler: Handler) -> Handler:
@@ -41,7 +41,8 @@ def of_transactions(handler: Handler) -> Handler:
 async def find_coordinator(request: FindCoordinatorRequest, payload: memoryview, context: RequestContext) -> Response:
     """Answer with the leader of the key's partition of the internal topic. A missing topic is created."""
     broker = context.broker
-    topic = broker.groups.topic if request.key_type == KEY_GROUP else broker.transactions.topic
+    topics = {KEY_GROUP: broker.groups.topic, KEY_SCHEMAS: broker.schema_log.topic}
+    topic = topics.get(request.key_type, broker.transactions.topic)
     await topic.ensure()
     leader = topic.leader_of(topic.partition_for(request.key))
     if leader == broker.config.broker_id and not broker.cluster.has_endpoints:

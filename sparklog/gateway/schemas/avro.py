@@ -56,7 +56,8 @@ class AvroType(Struct, eq=False):
     """Full name of a record, enum or fixed."""
     aliases: tuple[str, ...] = ()
     fields: tuple[AvroField, ...] = ()
-    symbols: tuple[str, ...] = ()
+    symbols: dict[str, None] = {}
+    """The symbols of an enum, in their order."""
     has_default: bool = False
     """True for an enum with a default."""
     size: int = 0
@@ -192,7 +193,7 @@ class _Parser:
         default = source.get("default")
         if default is not None and default not in symbols:
             raise _error(path, f"the default {_short(default)} is none of the enum's symbols")
-        parsed.symbols, parsed.has_default = tuple(symbols), default is not None
+        parsed.symbols, parsed.has_default = dict.fromkeys(symbols), default is not None
         return parsed
 
     def _fixed(self, source: dict[str, Any], namespace: str, path: str) -> AvroType:
@@ -302,7 +303,7 @@ def _fits(value: Any, kind: AvroType, depth: int) -> bool:
         case "string":
             return isinstance(value, str)
         case "enum":
-            return value in kind.symbols
+            return isinstance(value, str) and value in kind.symbols
         case "array":
             return isinstance(value, list) and all(_fits(one, kind.inner[0], depth + 1) for one in value)
         case "map":
@@ -358,7 +359,7 @@ def _compare_named(reader: AvroType, writer: AvroType, path: str, to: Comparison
         if reader.size != writer.size:
             to.report("FIXED_SIZE_MISMATCH", f"{path}/size", f"the reader's {reader.size} is not {writer.size}")
     elif reader.kind == "enum":
-        missing = [symbol for symbol in writer.symbols if symbol not in set(reader.symbols)]
+        missing = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
         if missing and not reader.has_default:
             names = ", ".join(missing[:10])
             to.report("MISSING_ENUM_SYMBOLS", f"{path}/symbols", f"the reader has no default, and not {names}")

@@ -1,9 +1,9 @@
 """The registry's state, and its records in the internal topic `__schemas`.
 
 A state is a value: `replay` returns the next one, and a thread can work with the present one meanwhile. Records are
-compacted by key. Keys and values are MessagePack:
+compacted by key. Keys and values are MessagePack; a key begins with the version of the records:
 
-| key | value |
+| key after the version | value |
 |---|---|
 | `["next"]` | lowest id that was never issued; never deleted, so that no id is issued twice |
 | `["schema", id]` | `StoredSchema`; deleted with the last version that has it |
@@ -21,10 +21,12 @@ import msgspec
 from msgspec import Struct, structs
 
 from sparklog.format.decoders import convert
+from sparklog.gateway.schemas.errors import STORE_FAILED, RegistryError
 from sparklog.gateway.schemas.schema_types import SchemaType
 
 Record = tuple[bytes, bytes | None]
 """Key and value; a value of None deletes the key."""
+VERSION = 0
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -113,7 +115,7 @@ class _Builder:
         return table
 
     def apply(self, key: list[Any], value: Any) -> None:
-        match key:
+        match key[1:] if key[0] == VERSION else []:
             case ["next"]:
                 self._changes["next_id"] = value
             case ["schema", schema_id]:
@@ -122,6 +124,8 @@ class _Builder:
                 self._version(subject, number, None if value is None else Version(*value))
             case ["level" | "mode" as table, subject]:
                 _set(self._table(f"{table}s"), subject, value)
+            case _:
+                raise RegistryError(STORE_FAILED, f"the registry's log has a record of a later version: {key!r:.200}")
 
     def _schema(self, schema_id: int, schema: StoredSchema | None) -> None:
         schemas, ids = self._table("schemas"), self._table("ids")
@@ -160,24 +164,24 @@ def _set(table: dict[Any, Any], key: Any, value: Any) -> None:
 
 def next_record(next_id: int) -> Record:
     """Return the record of the lowest id that was never issued."""
-    return _encode(["next"]), _encode(next_id)
+    return _encode([VERSION, "next"]), _encode(next_id)
 
 
 def schema_record(schema_id: int, schema: StoredSchema | None) -> Record:
     """Return the record of a schema; None deletes it."""
-    return _encode(["schema", schema_id]), None if schema is None else _encode(schema)
+    return _encode([VERSION, "schema", schema_id]), None if schema is None else _encode(schema)
 
 
 def version_record(subject: str, number: int, version: Version | None) -> Record:
     """Return the record of a version; None deletes it permanently."""
-    return _encode(["version", subject, number]), None if version is None else _encode(version)
+    return _encode([VERSION, "version", subject, number]), None if version is None else _encode(version)
 
 
 def level_record(subject: str, level: str | None) -> Record:
     """Return the record of a subject's level of compatibility; None deletes it."""
-    return _encode(["level", subject]), None if level is None else _encode(level)
+    return _encode([VERSION, "level", subject]), None if level is None else _encode(level)
 
 
 def mode_record(subject: str, mode: str | None) -> Record:
     """Return the record of a subject's mode; None deletes it."""
-    return _encode(["mode", subject]), None if mode is None else _encode(mode)
+    return _encode([VERSION, "mode", subject]), None if mode is None else _encode(mode)

@@ -218,6 +218,18 @@ def test_a_schema_is_visible_through_subjects_that_can_be_described() -> None:
     assert registry.code("GET", "/schemas/ids/1", visible=set()) == 40403
 
 
+def test_records_keep_their_form_and_later_versions_are_refused() -> None:
+    registry = Registry()
+    registry.register("a", '"int"')
+    assert [(key.hex(), (value or b"").hex()) for key, value in registry.log] == [
+        ("9200a46e657874", "02"),
+        ("9300a6736368656d6101", "94a44156524fa522696e742290c400"),
+        ("9400a776657273696f6ea16101", "9201c2"),
+    ]
+    with pytest.raises(RegistryError, match="a record of a later version"):
+        registry.state.replay([(bytes.fromhex("9201a46e657874"), b"\x05")], 9)
+
+
 def test_subjects_belong_to_topics() -> None:
     names = ["orders-value", "orders-key", "orders", "com.example.Order", "-value"]
     assert [topic_of(name) for name in names] == ["orders", "orders", "orders", "com.example.Order", "-value"]

@@ -308,6 +308,13 @@ def test_a_comparison_of_very_many_pairs_is_refused(monkeypatch: pytest.MonkeyPa
         differences(parsed(AVRO, wide), parsed(AVRO, [one | {"name": "S" + one["name"]} for one in wide]))
 
 
+def test_large_enums_and_defaults_are_compared_at_once() -> None:
+    symbols = [f"s{i}" for i in range(20_000)]
+    large = {"type": "array", "items": enum(*symbols)}
+    schema = parsed(AVRO, record(field("a", large, default=["s19999"] * 20_000)))
+    assert kinds_of(schema, parsed(AVRO, record(field("a", large)))) == []
+
+
 def test_a_chain_of_very_many_types_is_refused() -> None:
     links = [record(field("a", f"T{i - 1}" if i else "int"), name=f"T{i}") for i in range(1000)]
     chains = [parse_avro(json.dumps(links)) for _ in range(2)]

@@ -14,6 +14,7 @@ from sparklog.protocol import group_messages as groups
 from sparklog.protocol import lake_messages as lakes
 from sparklog.protocol import messages as m
 from sparklog.protocol import mirror_messages as mirrors
+from sparklog.protocol import schema_messages as schemas
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
 from sparklog.protocol.apis import APIS, Api
@@ -72,7 +73,7 @@ def test_every_api_that_creates_deletes_or_alters_is_audited() -> None:
     changes = {Operation.CREATE, Operation.DELETE, Operation.ALTER, Operation.ALTER_CONFIGS}
     assert {api for api, spec in APIS.items() if any(r.operation in changes for r in spec.permissions)} == {
         api for api, spec in APIS.items() if spec.is_audited
-    } | {Api.REPORT_LAKE, Api.REPORT_MIRRORS, Api.PRODUCE}
+    } | {Api.REPORT_LAKE, Api.REPORT_MIRRORS, Api.PRODUCE, Api.SCHEMA_RECORDS}
 
 
 @for_each("api", Api)
@@ -165,6 +166,7 @@ TOPIC_REQUESTS: list[tuple[Api, Message]] = [
     (Api.REPORT_LAKE, lakes.ReportLakeRequest("T", "id", [])),
     (Api.DESCRIBE_LAKES, lakes.DescribeLakesRequest(["T"])),
     (Api.DESCRIBE_MIRRORS, mirrors.DescribeMirrorsRequest(["T"])),
+    (Api.SCHEMA_RECORDS, schemas.SchemaRecordsRequest(0, "Write", ["T"])),
     (Api.GROUP_HEARTBEAT, groups.GroupHeartbeatRequest("g", topics=["T"])),
     (Api.OFFSET_COMMIT, groups.OffsetCommitRequest("g", [groups.CommittedOffset("T", 0, 1)])),
     (Api.OFFSET_FETCH, groups.OffsetFetchRequest("g", [groups.TopicPartitions("T", [0])])),

@@ -16,6 +16,7 @@ from sparklog.protocol import messages as m
 from sparklog.protocol import mirror_messages as mirrors
 from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import quota_messages as quotas
+from sparklog.protocol import schema_messages as schemas
 from sparklog.protocol import security_messages as sasl
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
@@ -86,6 +87,7 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     Api.CORDON_BROKER: lambda n: operation.CordonBrokerRequest(0, True),
     Api.ALTER_BROKER_CONFIGS: lambda n: operation.AlterBrokerConfigsRequest(0, {"num.partitions": 2}),
     Api.REPORT_MIRRORS: lambda n: mirrors.ReportMirrorsRequest([mirrors.MirrorReport(n.topic, "id", [])]),
+    Api.SCHEMA_RECORDS: lambda n: schemas.SchemaRecordsRequest(0, "Write", [n.topic]),
     Api.REPORT_LAKE: lambda n: lakes.ReportLakeRequest(n.topic, "id", []),
     Api.ALTER_SECURITY_RECORDS: lambda n: cluster.AlterSecurityRecordsRequest(
         [cluster.SecurityRecordChange("users", "mallory", b"1")]
