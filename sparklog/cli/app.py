@@ -31,6 +31,7 @@ from sparklog.cli import (
     offsets,
     produce,
     reassign,
+    schema,
     testing,
     topic,
     transaction,
@@ -84,6 +85,7 @@ app.command("consume", epilog=consume.EPILOG)(consume.consume)
 app.command("sql", epilog=sql.EPILOG)(sql.sql)
 app.command("console", epilog=web_console.EPILOG)(web_console.web_console)
 app.add_typer(gateway.app, name="gateway")
+app.add_typer(schema.app, name="schema")
 app.command("offsets", epilog=offsets.EPILOG)(offsets.offsets)
 app.command("delete-records", epilog=delete_records.EPILOG)(delete_records.delete_records)
 app.add_typer(reassign.app, name="reassign")
