@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from itertools import count
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,10 +25,12 @@ from sparklog.environment import fault_points
 from sparklog.errors import InvalidConfigError, OffsetOutOfRangeError, PolicyViolationError
 from sparklog.mirror.placing import gap_batches
 from sparklog.mirror.worker.log_side import LogSide, PlacedAppend
+from sparklog.mirror.worker.verify import verify_mirror
 from sparklog.mirror.worker.worker import MirrorWorker
 from tests.support.mirror_steps import MIRROR_STEPS
 from tests.support.waiting import PATIENCE_S, until
 
+KILLS = 10
 START_S = 300
 """Longest wait for a broker, which may start slowly beside other work."""
 Record = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]
@@ -31,7 +39,8 @@ Record = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], 
 
 @pytest.fixture(scope="module")
 def source() -> Iterator[LocalBroker]:
-    with sparklog.start_local(timeout_s=START_S, kafka=True) as local:
+    settings = {"log.cleaner.backoff.ms": 20}  # compacts at once
+    with sparklog.start_local(timeout_s=START_S, kafka=True, settings=settings) as local:
         yield local
 
 
@@ -149,6 +158,44 @@ def test_records_keep_their_offsets_and_a_topic_is_read_only_until_its_promotion
     assert admin.describe_mirrors() == []
     with pytest.raises(InvalidConfigError, match="exist here already"):
         admin.create_mirror("orders-mirror", source=url(source), topics="orders")
+
+
+def test_codecs_append_times_and_compacted_records_are_equal_offset_by_offset(
+    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, worker: MirrorWorker
+) -> None:
+    headers: Any = [("a", b"1"), ("a", b"2"), ("empty", b""), ("none", None)]
+    create_topic(source, "kept-codecs", 1, **{"max.message.bytes": "2000000"})
+    create_topic(source, "kept-times", 1, **{"message.timestamp.type": "LogAppendTime"})
+    compacts = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "8192"}
+    create_topic(source, "kept-keys", 1, **compacts)
+    for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
+        send = producer(source, **{"compression.type": codec, "linger.ms": 50})
+        for i in range(100):
+            send.produce("kept-codecs", b"%d " % i * 50, codec, headers=headers if i % 2 else None)
+            send.produce("kept-codecs", b"", b"")
+        assert send.flush(PATIENCE_S) == 0
+    send = producer(source, **{"linger.ms": 50})
+    for i in range(100):
+        send.produce("kept-times", b"%d" % i, timestamp=1_000)
+    for _ in range(40):
+        for key in range(50):
+            send.produce("kept-keys", b"x" * 20, b"%d" % key)
+        assert send.flush(PATIENCE_S) == 0
+    until(lambda: len(records(source, "kept-keys")) < 1_000)
+
+    admin.create_mirror("keeper", source=url(source), topics="kept-.*")
+    assert worker.run_once(["keeper"]) == {}
+    for topic in ("kept-codecs", "kept-times"):
+        assert records(target, topic) == records(source, topic) != []
+        assert end_of(target, topic) == end_of(source, topic)
+    assert min(r[-1] for r in records(target, "kept-times")) > 1_000
+    here, there = ({r[0]: r for r in records(local, "kept-keys")} for local in (target, source))
+    assert all(here[offset] == there[offset] for offset in here.keys() & there.keys())
+    assert {r[1] for r in here.values()} == {r[1] for r in there.values()} == {b"%d" % key for key in range(50)}
+    assert end_of(target, "kept-keys") == end_of(source, "kept-keys") == 2_000
+    report = verify_mirror(cluster(target.bootstrap_servers, None), "keeper")
+    assert (report.differences, report.partitions) == (0, 3) and report.records > 1_100
+    admin.delete_mirror("keeper")
 
 
 def test_a_mirror_goes_on_where_the_log_ends_and_follows_new_partitions_and_topics(
@@ -276,6 +323,57 @@ def test_a_worker_that_dies_at_any_step_stores_each_record_once(
         assert records(target, "survives", partition) == records(source, "survives", partition) != []
         assert end_of(target, "survives", partition) == end_of(source, "survives", partition)
     admin.delete_mirror("survivors")
+
+
+@pytest.mark.nightly
+def test_workers_that_are_killed_all_the_time_store_each_record_once(
+    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin
+) -> None:
+    create_topic(source, "killed", 2)
+    send = producer(source, **{"transactional.id": "killed"})
+    send.init_transactions(PATIENCE_S)
+    admin.create_mirror("killed-often", source=url(source), topics="killed")
+    choose = Random(7)
+
+    def worker_process() -> subprocess.Popen[bytes]:
+        fault = {"SPARKLOG_FAULT": f"{choose.choice(MIRROR_STEPS)}:{choose.randrange(1, 4)}:kill"}
+        command = [
+            sys.executable,
+            "-m",
+            "sparklog.cli",
+            "mirror",
+            "run",
+            "--bootstrap-servers",
+            target.bootstrap_servers,
+        ]
+        return subprocess.Popen(command, env=os.environ | fault, stderr=subprocess.DEVNULL)
+
+    workers = [worker_process() for _ in range(2)]
+    deaths = 0
+    try:
+        for number in count():
+            if deaths >= KILLS:
+                break
+            send.begin_transaction()
+            for partition in (0, 1):
+                send.produce("killed", b"%d" % number, partition=partition)
+            send.flush(PATIENCE_S)
+            (send.abort_transaction if number % 3 == 0 else send.commit_transaction)(PATIENCE_S)
+            for i, one in enumerate(workers):
+                if one.poll() is not None:
+                    assert one.returncode == -signal.SIGKILL
+                    workers[i], deaths = worker_process(), deaths + 1
+    finally:
+        for one in workers:
+            one.kill()
+            one.wait()
+    last = MirrorWorker(target.bootstrap_servers)
+    assert last.run_once(["killed-often"]) == {}
+    last.close()
+    for partition in (0, 1):
+        assert records(target, "killed", partition) == records(source, "killed", partition) != []
+        assert end_of(target, "killed", partition) == end_of(source, "killed", partition)
+    admin.delete_mirror("killed-often")
 
 
 def test_the_broker_appends_at_offsets_only_for_a_mirror_and_only_at_the_end(
