@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,14 +12,23 @@ import sparklog
 from sparklog import Admin
 from sparklog.client.local import LocalBroker
 from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
-from sparklog.mirror.worker.worker import MirrorWorker
-from sparklog.security.acls import Operation, ResourceType
+from sparklog.mirror.worker.worker import GROUP_ID, MirrorWorker
+from sparklog.security.acls import CLUSTER, Operation, ResourceType
 from tests.support.cases import for_each
-from tests.system.secure_broker import PASSWORD, now, write_identity
+from tests.support.waiting import until
+from tests.system.secure_broker import PASSWORD, SecureBroker, now, write_identity
 from tests.system.secure_gateway import SecureGateway, allow
 
 START_S = 300
 """Longest wait for a broker, which may start slowly beside other work."""
+WORKER_RIGHTS = (
+    Operation.CREATE,
+    Operation.ALTER_CONFIGS,
+    Operation.ALTER,
+    Operation.READ,
+    Operation.WRITE,
+    Operation.DELETE,
+)
 READS = (Operation.READ, Operation.DESCRIBE_CONFIGS)
 
 
@@ -133,3 +143,47 @@ def test_a_topic_without_the_right_to_read_is_named_and_stops_no_other(
     tp = sparklog.TopicPartition("mine", 0)
     assert admin.list_offsets({tp: "latest"})[tp].offset == 1
     admin.delete_mirror("partly")
+
+
+def test_a_worker_needs_the_rights_that_the_guide_lists(
+    source: SecureGateway, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    more = 'authorizer = "acl"\nsuper.users = "User:ANONYMOUS"\nmirror.worker.enable = false\n'
+    here = SecureBroker(tmp_path_factory.mktemp("mirror-here"), more=more)
+    with Admin(here.addresses["LOCAL"]) as admin:
+        admin.set_user_password("mirror", PASSWORD, ["SCRAM-SHA-512"])
+        rights = allow("mirror", ResourceType.CLUSTER, CLUSTER.name, Operation.ALTER)
+        rights += allow("mirror", ResourceType.TOPIC, "mine", *WORKER_RIGHTS)
+        for group in (GROUP_ID, "g"):
+            rights += allow("mirror", ResourceType.GROUP, group, Operation.READ)
+        admin.create_acls(rights)
+        config = settings_file(source, "BOTH", tmp_path)
+        admin.create_mirror(
+            "secured", source=f"kafka://{source.kafka['BOTH']}", topics="mine", groups="g", source_config=config
+        )
+        login = {"security.protocol": "SASL_PLAINTEXT", **here.client("mirror")}
+        worker = MirrorWorker(here.addresses["SASL"], security=login)
+        failures: list[Exception] = []
+
+        def run() -> None:
+            try:
+                worker.run()
+            except Exception as e:  # noqa: BLE001 - judged below
+                failures.append(e)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        tp = sparklog.TopicPartition("mine", 0)
+        until(lambda: failures or admin.list_offsets({tp: "latest"})[tp].offset == 1)
+        until(lambda: failures or "g" in [g.group_id for g in admin.list_groups()])
+        until(lambda: failures or reported_lag(admin) == 0)
+        worker.stop()
+        thread.join()
+        worker.close()
+        assert not failures
+        assert admin.list_group_offsets("g")[tp].offset == 1
+    assert here.stop() == 0, here.process.stderr
+
+
+def reported_lag(admin: Admin) -> int:
+    return admin.describe_mirrors(asks_source=False)[0].lag
