@@ -36,6 +36,7 @@ from sparklog.protocol.permission_rules import (
     ANY_TOPIC,
     BROKERS_ONLY,
     CLUSTER_TYPE,
+    COORDINATOR_RULES,
     GROUP,
     MIRRORS,
     OPERATORS,
@@ -58,7 +59,6 @@ from sparklog.protocol.permission_rules import (
 )
 from sparklog.protocol.visibility import Filter, see_group, see_member, see_producer, see_transaction
 from sparklog.security.acls import CLUSTER, Operation
-from sparklog.types import FENCING_TOKENS_ID
 
 
 class Api(IntEnum):
@@ -386,21 +386,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.FIND_COORDINATOR: ApiSpec(
         groups.FindCoordinatorRequest,
         groups.FindCoordinatorResponse,
-        permissions=(
-            Rule(GROUP, Operation.DESCRIBE, lambda r: (r.key,) if r.key_type == 0 else (), when="of a group"),
-            Rule(
-                CLUSTER_TYPE,
-                Operation.CLUSTER_ACTION,
-                lambda r: (CLUSTER.name,) if r.key_type == 2 else (),
-                when="of the schema registry's log",
-            ),
-            Rule(
-                TXN_ID,
-                Operation.DESCRIBE,
-                lambda r: (application_resource(r.key),) if r.key_type == 1 and r.key != FENCING_TOKENS_ID else (),
-                when="of a transactional id but the fencing tokens'",
-            ),
-        ),
+        permissions=COORDINATOR_RULES,
     ),
     Api.RENEW_SHARED_TXN: ApiSpec(
         txn.RenewSharedTxnRequest,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sparklog.security.acls import CLUSTER, Operation, ResourceType
 from sparklog.settings import MIRROR_PREFIX
-from sparklog.types import SHARED_PREFIX
+from sparklog.types import FENCING_TOKENS_ID, SHARED_PREFIX
 
 TOPIC, GROUP, TXN_ID = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID
 USER, CLUSTER_TYPE = ResourceType.USER, ResourceType.CLUSTER
@@ -104,6 +104,23 @@ BROKERS_ONLY = Rule(CLUSTER_TYPE, Operation.CLUSTER_ACTION, cluster_name)
 OPERATORS = Rule(CLUSTER_TYPE, Operation.ALTER, cluster_name, or_else=(Operation.CLUSTER_ACTION, "cluster"))
 """Requests of operators. ClusterAction is sufficient, too: brokers are allowed to make every change of operators."""
 MIRRORS = Rule(CLUSTER_TYPE, Operation.ALTER, cluster_of_mirror, when="with settings of a mirror")
+
+COORDINATOR_RULES = (
+    Rule(GROUP, Operation.DESCRIBE, lambda r: (r.key,) if r.key_type == 0 else (), when="of a group"),
+    Rule(
+        CLUSTER_TYPE,
+        Operation.CLUSTER_ACTION,
+        lambda r: (CLUSTER.name,) if r.key_type == 2 else (),
+        when="of the schema registry's log",
+    ),
+    Rule(
+        TXN_ID,
+        Operation.DESCRIBE,
+        lambda r: (application_resource(r.key),) if r.key_type == 1 and r.key != FENCING_TOKENS_ID else (),
+        when="of a transactional id but the fencing tokens'",
+    ),
+)
+"""The rules of FIND_COORDINATOR, by the type of the key."""
 
 
 def _subject_rule(operation: Operation) -> Rule:
