@@ -24,7 +24,7 @@ from sparklog.errors import PolicyViolationError, SparklogError
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.registry import served_apis
-from sparklog.gateway.server import GatewayServer
+from sparklog.gateway.server import GatewayServer, addresses_of
 from sparklog.protocol.gateway import REFUSED_BATCHES, decode_start
 from sparklog.security.listeners import REGISTRY_NAMES, Listener, SecurityProtocol
 from sparklog.security.optional import require
@@ -134,9 +134,11 @@ async def _run(config: GatewayConfig, lifeline: int | None) -> int:
         running.append(
             loop.create_task(_renew(contexts, config.tls, [server] if registry is None else [server, registry]))
         )
-    for address in server.addresses:
+    for address in addresses_of(sockets):
         _say(f"listening on {address}\n")
-    log.info("the gateway of broker %d serves Kafka's clients on %s", gateway.broker_id, ", ".join(server.addresses))
+    if kafka:
+        clients = ", ".join(server.addresses)
+        log.info("the gateway of broker %d serves Kafka's clients on %s", gateway.broker_id, clients)
     await stop.wait()
     for task in running:
         task.cancel()
@@ -159,7 +161,7 @@ async def _start_registry(
 
     registry = RestServer(gateway, sockets, contexts)
     await registry.start()
-    log.info("the schema registry serves on %s", ", ".join(str(listener) for listener, _ in sockets))
+    log.info("the schema registry serves on %s", ", ".join(addresses_of(sockets)))
     return registry
 
 

@@ -28,6 +28,15 @@ UNSENT_BYTES = 256 * 1024
 each client that does not read."""
 
 
+def addresses_of(sockets: Sequence[tuple[Listener, socket.socket]]) -> list[str]:
+    """Return the addresses of bound sockets as HOST:PORT."""
+    addresses = []
+    for _, sock in sockets:
+        host, port = sock.getsockname()[:2]
+        addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    return addresses
+
+
 class GatewayServer:
     """The server of one gateway: its listeners and connections. Event-loop thread only."""
 
@@ -58,11 +67,7 @@ class GatewayServer:
     @property
     def addresses(self) -> list[str]:
         """Addresses of the listeners as HOST:PORT."""
-        addresses = []
-        for _, sock in self._sockets:
-            host, port = sock.getsockname()[:2]
-            addresses.append(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        return addresses
+        return addresses_of(self._sockets)
 
     async def start(self) -> None:
         """Start to accept connections. Raises OSError."""

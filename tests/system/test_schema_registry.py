@@ -269,3 +269,18 @@ def test_the_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> Non
     code = page.split("<!-- test: registry -->\n```python\n")[1].split("```")[0]
     exec(compile(code, "docs/kafka-clients.md", "exec"), {})
     assert capsys.readouterr().out == "['trips-value']\n"
+
+
+@pytest.mark.nightly
+def test_all_gateways_of_a_cluster_serve_one_registry(tmp_path: Path) -> None:
+    with sparklog.start_local(tmp_path, brokers=2, kafka=True, timeout_s=120) as cluster:
+        urls = cluster.schema_registry_url.split(",")
+        assert len(urls) == 2
+        ids = []
+        for i in range(6):
+            body = {"schema": json.dumps({"type": "fixed", "name": f"F{i}", "size": i})}
+            status, answer = ask(urls[i % 2], "POST", f"/subjects/s{i}/versions", body)
+            assert status == 200, answer
+            ids.append(answer["id"])
+        assert ids == [1, 2, 3, 4, 5, 6]
+        assert [ask(url, "GET", "/schemas/ids/6")[0] for url in urls] == [200, 200]

@@ -20,6 +20,7 @@ from sparklog.protocol.gateway import LENGTH, OnBehalf, decode_start, encode_pre
 from sparklog.security.listeners import endpoint_for, parse_listeners, registered_endpoints
 
 CLIENT = OnBehalf("10.1.2.3", 5000, "10.0.0.1", 9092, b"certificate")
+REGISTRY = {"schema.registry.listeners": "http://127.0.0.1:0"}
 
 
 def test_settings_are_checked_at_the_start() -> None:
@@ -29,12 +30,28 @@ def test_settings_are_checked_at_the_start() -> None:
         ({"kafka.listeners": "SASL_PLAINTEXT://127.0.0.1:1", "sasl.enabled.mechanisms": "PLAIN"}, "PLAIN"),
         ({"kafka.advertised.listeners": "PLAINTEXT://a:1"}, "kafka.listeners is not"),
         ({"kafka.listeners": "PLAINTEXT://127.0.0.1:1", "kafka.advertised.listeners": "X://a:1"}, "X"),
+        ({"schema.registry.listeners": "127.0.0.1:8081"}, "schema.registry.listeners"),
+        ({"schema.registry.listeners": "ftp://127.0.0.1:1"}, "schema.registry.listeners"),
+        ({"schema.registry.listeners": "http://127.0.0.1:1", "listener.security.protocol.map": "http:SSL"}, "http"),
+        ({"kafka.listeners": "http://a:1", "listener.security.protocol.map": "http:PLAINTEXT"} | REGISTRY, "http"),
+        ({"listeners": "SASL_PLAINTEXT://127.0.0.1:1", "schema.registry.listeners": "http://:1"}, "passwords"),
     ):
         with pytest.raises(InvalidConfigError, match=said):
             make_config(given)
     exposed = make_config({"kafka.listeners": "PLAINTEXT://0.0.0.0:9092"})
     with pytest.raises(InvalidConfigError, match="can be reached from other hosts"):
         exposed.warnings()
+
+
+def test_the_registry_authenticates_if_a_listener_of_the_broker_does() -> None:
+    for settings, protocol in (
+        (REGISTRY, "PLAINTEXT"),
+        (REGISTRY | {"listeners": "SASL_PLAINTEXT://127.0.0.1:1"}, "SASL_PLAINTEXT"),
+        (REGISTRY | {"kafka.listeners": "SASL_PLAINTEXT://127.0.0.1:1"}, "SASL_PLAINTEXT"),
+        (REGISTRY | {"listener.security.protocol.map": "http:SASL_PLAINTEXT"}, "SASL_PLAINTEXT"),
+        ({"schema.registry.listeners": "https://127.0.0.1:1"}, "SSL"),
+    ):
+        assert make_config(settings).security.gateways[-1].protocol == protocol
 
 
 def test_the_gateway_gets_its_sockets_and_the_settings_of_tls() -> None:
