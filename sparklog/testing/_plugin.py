@@ -148,9 +148,9 @@ def faults(sparklog_broker: KitBroker) -> Faults:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(sparklog_broker: KitBroker) -> Iterator[Any]:
     """A Spark session with settings for short tests, which the session's tests share. With SPARK_REMOTE in the
-    environment it is a session of Spark Connect."""
+    environment it is a session of Spark Connect. It begins after the broker, whose address its processes inherit."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     from sparklog.testing._spark import start_session

@@ -16,9 +16,10 @@ from __future__ import annotations
 import inspect
 import itertools
 import json
+import re
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,17 @@ import pyarrow.parquet as pq
 from sparklog.errors import InvalidRequestError
 from sparklog.testing._broker import KitBroker, moment_ms
 
-STEP_TIMEOUT_S = 120.0
-COMMITS = "commits"
+STEP_TIMEOUT_S = 600.0
+COMMITS, OFFSETS = "commits", "offsets"
 WATERMARK = "nextBatchWatermarkMs"
+NAMED_SOURCES = {
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution": "true",
+    "spark.sql.streaming.offsetLog.formatVersion": "2",
+}
+"""Settings for sources with names; version 2 of the offset log has the positions by name."""
+Query = Callable[..., Any]
+Prepare = Callable[[Query, Sequence[str]], Callable[[str], Any]]
+"""A function of a query and its inputs. It returns a function of a checkpoint, which starts a step."""
 
 
 class StreamRun:
@@ -40,8 +49,7 @@ class StreamRun:
         self,
         broker: KitBroker,
         spark: Any,
-        writer: Callable[[], Any],
-        inputs: Sequence[str],
+        prepare: Prepare,
         directory: Path,
         *,
         is_complete: bool,
@@ -51,21 +59,40 @@ class StreamRun:
         Args:
             broker: The brokers of the inputs.
             spark: The session.
-            writer: Creates the query's DataStreamWriter.
-            inputs: Names of the topics that the query reads.
+            prepare: Returns the function that starts a step of a query with inputs.
             directory: Directory of the checkpoint.
             is_complete: True if each micro-batch writes the whole result.
         """
         self._broker = broker
         self._spark = spark
-        self._writer = writer
-        self._inputs = inputs
+        self._prepare = prepare
+        self._start: Callable[[str], Any] | None = None
+        self._inputs: Sequence[str] = ()
         self._directory = directory
         self._is_complete = is_complete
         self.checkpoint = directory / "checkpoint"
         """Directory of the checkpoint."""
         self.progress: list[Mapping[str, Any]] = []
         """Progress of the last step's micro-batches, as Spark reports it."""
+
+    def change(self, query: Query, inputs: Sequence[str] | None = None) -> StreamRun:
+        """Let later steps run another version of the query, on the same checkpoint.
+
+        Args:
+            query: The new version, as for `stream.run`.
+            inputs: Names of the topics. None: the names of the function's parameters.
+
+        Returns:
+            The run.
+
+        Raises:
+            InvalidRequestError: `inputs` is no list of names.
+        """
+        if isinstance(inputs, str):
+            raise InvalidRequestError(f"inputs = {inputs!r}: a list of topics is needed, such as [{inputs!r}]")
+        self._inputs = list(inspect.signature(query).parameters) if inputs is None else list(inputs)
+        self._start = self._prepare(query, self._inputs)
+        return self
 
     def add(self, topic: str, rows: Iterable[Any], *, partition: int | None = None) -> StreamRun:
         """Append rows to an input; see `KitBroker.produce`.
@@ -92,9 +119,10 @@ class StreamRun:
 
         Raises:
             StreamingQueryException: The query has failed.
-            TimeoutError: The query has not ended within two minutes.
+            TimeoutError: The query has not ended within ten minutes.
         """
-        query = self._writer().option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
+        assert self._start is not None
+        query = self._start(str(self.checkpoint))
         try:
             if not query.awaitTermination(STEP_TIMEOUT_S):
                 raise TimeoutError(f"the step has not ended within {STEP_TIMEOUT_S:.0f} s")
@@ -118,6 +146,7 @@ class StreamRun:
 
     def kill(self) -> StreamRun:
         """Let the query crash after the work of its last micro-batch, before the commit: the next step repeats it.
+        Does nothing if the query has crashed already.
 
         Returns:
             The run.
@@ -125,11 +154,14 @@ class StreamRun:
         Raises:
             InvalidRequestError: No step has run a micro-batch.
         """
-        _remove(self._newest_commit("kill"))
+        commit = self._newest_commit("kill")
+        if not self._is_killed:
+            _remove(commit)
         return self
 
     def advance_watermark(self, moment: Any) -> StreamRun:
-        """Let the watermark be `moment`, and run a step, which closes the windows before it.
+        """Let the watermark be `moment`, and run a step, which closes the windows before it. After a `kill`, the
+        micro-batch is repeated before.
 
         Args:
             moment: A datetime, a text such as "2026-11-27T10:00", or ms since 1970; without a zone in UTC.
@@ -142,6 +174,9 @@ class StreamRun:
         """
         if not self._inputs:
             raise InvalidRequestError("the query has no inputs: name them in stream.run(query, inputs=[…])")
+        self._newest_commit("advance_watermark")
+        if self._is_killed:
+            self.step()  # the repeated micro-batch has the watermark of its first run
         path = self._newest_commit("advance_watermark")
         version, _, body = path.read_text(encoding="utf-8").partition("\n")
         commit = json.loads(body)
@@ -174,11 +209,21 @@ class StreamRun:
 
     def _newest_commit(self, action: str) -> Path:
         """Return the file of the last micro-batch's commit. Raises InvalidRequestError."""
-        folder = self.checkpoint / COMMITS
-        numbers = [int(path.name) for path in folder.iterdir() if path.name.isdecimal()] if folder.exists() else []
-        if not numbers:
+        number = self._newest(COMMITS)
+        if self._newest(OFFSETS) < 0:
             raise InvalidRequestError(f"{action}: no step has run a micro-batch yet: add rows, then call step()")
-        return folder / str(max(numbers))
+        return self.checkpoint / COMMITS / str(number)
+
+    @property
+    def _is_killed(self) -> bool:
+        """True if the last micro-batch has no commit."""
+        return self._newest(COMMITS) < self._newest(OFFSETS)
+
+    def _newest(self, name: str) -> int:
+        """Return the number of the last micro-batch in a log of the checkpoint; -1 if there is none."""
+        folder = self.checkpoint / name
+        numbers = (int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.exists() else ()
+        return max(numbers, default=-1)
 
 
 class Stream:
@@ -200,11 +245,12 @@ class Stream:
 
     def run(
         self,
-        query: Callable[..., Any],
+        query: Query,
         inputs: Sequence[str] | None = None,
         *,
         output_mode: str = "append",
         options: Mapping[str, object] | None = None,
+        named: bool = False,
     ) -> StreamRun:
         """Prepare a query. It runs with each `step`.
 
@@ -214,19 +260,23 @@ class Stream:
             inputs: Names of the topics. None: the names of the function's parameters.
             output_mode: Spark's output mode for a DataFrame: "append", "update" or "complete".
             options: Options of the source, such as {"maxOffsetsPerTrigger": 10}. None: the defaults.
+            named: True to name each source after its topic, so that `change` can add and remove sources; needs Spark
+                4.2. Other characters than letters and digits are underscores in the name.
 
         Returns:
             The run.
 
         Raises:
-            InvalidRequestError: The function returns neither a DataFrame nor a DataStreamWriter.
+            InvalidRequestError: `inputs` is no list of names, or this Spark has no names of sources. A step raises it
+                if the function returns neither a DataFrame nor a DataStreamWriter.
         """
-        names = list(inspect.signature(query).parameters) if inputs is None else list(inputs)
+        if named and not hasattr(self._spark.readStream, "name"):
+            raise InvalidRequestError(f"named = True: Spark {self._spark.version} has no named sources, 4.2 has")
         directory = self._directory / str(next(self._numbers))
         output = str(directory / "rows")
 
-        def writer() -> Any:
-            result = query(*(self._read(name, options or {}) for name in names))
+        def writer(query: Query, names: Sequence[str]) -> Any:
+            result = query(*(self._read(name, options or {}, named=named) for name in names))
             if hasattr(result, "writeStream"):
                 return result.writeStream.outputMode(output_mode).foreachBatch(_keeper(output))
             if not hasattr(result, "foreachBatch"):
@@ -235,7 +285,16 @@ class Stream:
                 )
             return result
 
-        run = StreamRun(self._broker, self._spark, writer, names, directory, is_complete=output_mode == "complete")
+        def prepare(query: Query, names: Sequence[str]) -> Callable[[str], Any]:
+            def start(checkpoint: str) -> Any:
+                with self._source_evolution(enabled=named):
+                    chosen = writer(query, names).option("checkpointLocation", checkpoint)
+                    return chosen.trigger(availableNow=True).start()
+
+            return start
+
+        run = StreamRun(self._broker, self._spark, prepare, directory, is_complete=output_mode == "complete")
+        run.change(query, inputs)
         self._runs.append(run)
         return run
 
@@ -244,8 +303,24 @@ class Stream:
         for run in self._runs:
             run.stop()
 
-    def _read(self, topic: str, options: Mapping[str, object]) -> Any:
+    @contextmanager
+    def _source_evolution(self, *, enabled: bool) -> Iterator[None]:
+        """Let queries have named sources. With these settings, all queries of the session need names."""
+        if not enabled:
+            yield
+            return
+        for name, value in NAMED_SOURCES.items():
+            self._spark.conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name in NAMED_SOURCES:
+                self._spark.conf.unset(name)
+
+    def _read(self, topic: str, options: Mapping[str, object], *, named: bool) -> Any:
         reader = self._spark.readStream.format("sparklog").option("startingOffsets", "earliest")
+        if named:
+            reader = reader.name(re.sub("[^A-Za-z0-9]", "_", topic))
         reader = reader.option("sparklog.bootstrap.servers", self._broker.bootstrap_servers).option("subscribe", topic)
         return reader.options(**{name: str(value) for name, value in options.items()}).load()
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.functions import window
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from sparklog.errors import InvalidRequestError
 from sparklog.testing import KitBroker, Stream
@@ -44,6 +45,8 @@ def fresh_broker(sparklog_broker: KitBroker) -> Iterator[None]:
 def test_the_examples_of_the_page(
     name: str, number: int, request: pytest.FixtureRequest, sparklog_broker: KitBroker
 ) -> None:
+    if "named=True" in EXAMPLES[number] and not hasattr(DataStreamReader, "name"):
+        pytest.skip("sources have names since Spark 4.2")
     function = functions_of(EXAMPLES[number])[name]
     function(*(request.getfixturevalue(parameter) for parameter in inspect.signature(function).parameters))
     sparklog_broker.reset()
@@ -63,9 +66,9 @@ def test_a_query_step_by_step(stream: Stream, topic: Any, rows: Any) -> None:
     run.add("clicks", [{"user": "ann", "at": at(minute)} for minute in (1, 2)]).step()
     assert run.rows() == []
     assert [row["count"] for row in run.state()] == [2]
-    run.kill().step()
+    run.kill().kill().step()
     assert [row["count"] for row in run.state()] == [2], "the repeated micro-batch has counted twice"
-    run.advance_watermark(at(5))
+    run.kill().advance_watermark(at(5))
     assert run.rows() == [{"start": at(0), "user": "ann", "count": 2}]
     assert run.state() == []
     assert rows("clicks") == [{"user": "ann", "at": at(minute)} for minute in (1, 2)], "the hidden row is seen"

@@ -22,6 +22,7 @@ SHARE = (
     "tests/spark/test_discovery_and_errors.py",
     "tests/spark/test_connect.py",
     "tests/spark/test_state.py",
+    "tests/spark/test_testing_kit.py",
     *(f"tests/spark/kafka_parity/test_{name}.py" for name in ("columns", "sink", "stream_positions")),
 )
 TOOLS = ("pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.119")
