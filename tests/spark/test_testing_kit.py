@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ __all__ = ["broker", "produce", "rows", "sparklog_broker", "stream", "topic"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "testing-streaming-jobs.md").read_text(encoding="utf-8")
+CONNECT_TIMEOUT_S = 1_800
 EXAMPLES = re.findall(r"<!-- test: spark -->\n```python\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -72,6 +76,25 @@ def test_a_query_step_by_step(stream: Stream, topic: Any, rows: Any) -> None:
     assert run.rows() == [{"start": at(0), "user": "ann", "count": 2}]
     assert run.state() == []
     assert rows("clicks") == [{"user": "ann", "at": at(minute)} for minute in (1, 2)], "the hidden row is seen"
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(CONNECT_TIMEOUT_S)
+def test_the_examples_with_spark_connect(tmp_path: Path) -> None:
+    """The session is one of a server that it starts itself, in a process of its own. The server's processes find the
+    broker of the session, and not that of an older variable."""
+    pytest.importorskip("grpc", reason="needs pip install 'sparklog[connect]'")
+    for number, example in enumerate(EXAMPLES):
+        if "named=True" not in example or hasattr(DataStreamReader, "name"):
+            (tmp_path / f"test_{number}.py").write_text(example, encoding="utf-8")
+    paths = f"{ROOT}:{ROOT / 'broker_daemon'}:{ROOT / 'datasource'}"
+    options = ("-p", "no:sparklog", "-p", "sparklog.testing._plugin", "-p", "no:cacheprovider")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *options],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths, "SPARK_REMOTE": "local[2]", "SPARKLOG_BOOTSTRAP_SERVERS": "127.0.0.1:1"},
+        capture_output=True, text=True, timeout=CONNECT_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def at(minute: int) -> Any:
