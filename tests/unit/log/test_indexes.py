@@ -130,6 +130,7 @@ OFFSET_ENTRIES, TIME_ENTRIES = offset_index().encode(BASE)[:-4], time_index().en
         np.array([10, 5001], "<u4").tobytes(),
         np.array([30, 5000], "<u4").tobytes(),
         np.array([10, 5000, 11, 5000], "<u4").tobytes(),
+        np.array([10, 5000, 10, 9000], "<u4").tobytes(),
         bytes(16),
     ],
 )
