@@ -615,6 +615,12 @@ class ResourceNotFoundError(SparklogError):
     code = 95
 
 
+class UnknownTopicIdError(SparklogError):
+    """No topic has the id that the request names: the topic was deleted, and perhaps created again under its name."""
+
+    code = 66
+
+
 class AdoptionRefusedError(SparklogError):
     """A broker's directory cannot be taken into a cluster as it is: its content conflicts with the cluster's."""
 

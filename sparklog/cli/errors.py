@@ -42,6 +42,7 @@ HINTS: dict[type[SparklogError], str] = {
     errors.BufferExhaustedError: "the broker is slower than the producer: raise `buffer.memory` or `max.block.ms`, or send less",
     errors.FencedLeaderEpochError: "try again: the client reads the metadata again",
     errors.UnknownLeaderEpochError: "try again: the broker soon receives the new metadata",
+    errors.UnknownTopicIdError: "try again: the client reads the metadata again, and continues with the topic that has the name now",
     errors.LocalReadUnavailableError: "read through the socket: option `sparklog.local.read=off`",
     errors.DataDirLockedError: "stop the other broker, or give this one a directory of its own with `--data-dir`",
     errors.ClosedError: "create a new producer or consumer; a closed one, or one from before a fork, cannot be used",

@@ -12,6 +12,7 @@ PARTITIONS_PER_TOPIC_MAX = 10_000
 CONFIGS_MAX = 200
 
 Name = Annotated[str, Meta(max_length=249)]
+TopicId = Annotated[str, Meta(max_length=64)]
 Partition = Annotated[int, Meta(ge=0, le=PARTITIONS_PER_TOPIC_MAX - 1)]
 Int32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]

@@ -17,6 +17,7 @@ from sparklog.protocol.base import (
     Partition,
     Text,
     ThrottleMs,
+    TopicId,
 )
 
 
@@ -38,13 +39,15 @@ class FindCoordinatorResponse(Message):
 
 
 class CommittedOffset(Message):
-    """A committed offset: the offset of a partition that the group reads next. `leader_epoch` -1: not known."""
+    """A committed offset: the offset of a partition that the group reads next. `leader_epoch` -1: not known.
+    `topic_id`: the broker refuses a topic of this name with another id; "": not checked."""
 
     topic: Name
     partition: Partition
     offset: Annotated[int, Meta(ge=0, le=2**63 - 1)]
     leader_epoch: Int32 = -1
     metadata: Annotated[str, Meta(max_length=4096)] = ""
+    topic_id: TopicId = ""
 
 
 class OffsetResult(Message):

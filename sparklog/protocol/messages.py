@@ -22,6 +22,7 @@ from sparklog.protocol.base import (
     Partition,
     Text,
     ThrottleMs,
+    TopicId,
 )
 from sparklog.protocol.topic_messages import BrokerEndpoint
 
@@ -89,12 +90,14 @@ class HandshakeResponse(Message):
 class ProducePartition(Message):
     """The batches of one partition: `length_bytes` bytes of the payload, in the order of the list. `key_rules`: the
     rules (`format/key_format.py`) by which the gateway has checked the records' keys; the broker refuses the batches if
-    the topic has others now; -1: not checked."""
+    the topic has others now; -1: not checked. `topic_id`: the broker refuses a topic of this name with another id; "":
+    not checked."""
 
     topic: Name
     partition: Partition
     length_bytes: Annotated[int, Meta(ge=1)]
     key_rules: Int32 = -1
+    topic_id: TopicId = ""
 
 
 class ProduceRequest(Message):
@@ -145,7 +148,7 @@ class ProduceResponse(Message):
 class FetchPartition(Message):
     """Start and largest size of a read. `leader_epoch`: the partition's leader epoch as the client knows it; the broker
     refuses a different epoch (KIP-320); -1: not known. `leader_only`: True to read from the leader, although the
-    request has a `rack`."""
+    request has a `rack`. `topic_id`: as in ProducePartition."""
 
     topic: Name
     partition: Partition
@@ -153,6 +156,7 @@ class FetchPartition(Message):
     max_bytes: Annotated[int, Meta(ge=0)]
     leader_epoch: Int32 = -1
     leader_only: bool = False
+    topic_id: TopicId = ""
 
 
 class FetchRequest(Message):

@@ -19,11 +19,11 @@ from sparklog.protocol.base import (
     Name,
     Text,
     ThrottleMs,
+    TopicId,
 )
 
 AUTO_CREATED_MAX = 100
 REQUEST_ID_CHARS_MAX = 64
-TOPIC_ID_CHARS_MAX = 64
 
 
 class MetadataRequest(Message):
@@ -48,6 +48,8 @@ class MetadataRequest(Message):
     at_least: AtLeast = NO_VERSION
     to_write: bool = False
     """True: topics that the client may describe but not write are answered as denied."""
+    topic_ids: Annotated[list[TopicId], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
+    """Ids of the topics to describe, if `topics` is None. An id of no topic is left out; None: all topics."""
 
 
 BrokerId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -173,7 +175,7 @@ class DeleteTopicRequest(Message):
     cannot delete a newer topic of the same name; "": delete the topic with any id."""
 
     name: Name
-    topic_id: Annotated[str, Meta(max_length=TOPIC_ID_CHARS_MAX)] = ""
+    topic_id: TopicId = ""
 
 
 class DeleteTopicResponse(Message):

@@ -26,6 +26,7 @@ from sparklog.errors import (
     SparklogError,
     StaleMemberEpochError,
     UnknownMemberIdError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
@@ -203,7 +204,7 @@ class GroupCoordinator:
         out: list[Record] = []
         for entry in offsets:
             tp = TopicPartition(entry.topic, entry.partition)
-            error = self._refusal(group, member, tp, entry.leader_epoch) or self._no_room_for(group_id, tp)
+            error = self._refusal(group, member, entry) or self._no_room_for(group_id, tp)
             if error is not None:
                 results.append(m.OffsetResult(*tp, error.code, str(error)))
                 continue
@@ -242,14 +243,17 @@ class GroupCoordinator:
             )
         return member
 
-    def _refusal(
-        self, group: Group | None, member: Member | None, tp: TopicPartition, leader_epoch: int
-    ) -> SparklogError | None:
-        """Return the error if the member must not commit an offset of this partition; None if it is allowed.
-        `leader_epoch`: epoch of the last record before the offset; -1 if the client does not name it."""
+    def _refusal(self, group: Group | None, member: Member | None, entry: m.CommittedOffset) -> SparklogError | None:
+        """Return the error if the member must not commit an offset; None if it is allowed."""
+        tp, leader_epoch = TopicPartition(entry.topic, entry.partition), entry.leader_epoch
         topic = self._topics.get(tp.topic)
         if topic is None or tp.partition >= topic[1]:
             return UnknownTopicOrPartitionError(f"partition {tp} does not exist")
+        if entry.topic_id not in ("", topic[0]):
+            return UnknownTopicIdError(
+                f"{tp}: the commit names the topic with id {entry.topic_id}, the topic of this name has id {topic[0]}: it "
+                "was deleted and created again"
+            )
         first_epoch = self._first_epochs.get(tp.topic, 0)
         if 0 <= leader_epoch < first_epoch:
             return FencedLeaderEpochError(

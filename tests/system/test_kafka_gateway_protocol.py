@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -318,3 +319,38 @@ def test_quotas_apply_to_clients_behind_the_gateway(kafka: LocalBroker, native: 
     groups = native.describe_client_quotas().throttled
     assert [(group.quota, group.client_id) for group in groups] == [("producer_byte_rate", topic)]
     native.alter_client_quotas(limited, {"producer_byte_rate": None, "consumer_byte_rate": None})
+
+
+def test_topics_are_named_by_their_ids(wire: KafkaWire, native: sparklog.Admin, topic: str) -> None:
+    """The newest versions name topics by ids alone. The gateway has seen neither the first nor the second topic."""
+    records, ids = batch_of_values([b"value"]), list[UUID]()
+    for _ in range(2):
+        native.create_topic(topic)
+        ids.append(UUID(native.describe_topic(topic).topic_id))
+        assert set(codes_by_id(wire, ids[-1], records)) == {Kafka.NONE}
+        native.delete_topic(topic)
+    assert set(codes_by_id(wire, ids[0], records)) == {Kafka.UNKNOWN_TOPIC_ID}
+    native.create_topic(topic)
+    for earlier in ids:  # the name exists
+        assert set(codes_by_id(wire, earlier, records)) == {Kafka.UNKNOWN_TOPIC_ID}
+    assert fetched(wire, topic)["high_watermark"] == 0
+
+
+def codes_by_id(wire: KafkaWire, topic_id: UUID, records: bytes) -> list[int]:
+    """The results for partition 0 of the topic with this id, of each API that names topics by id, in all versions."""
+    written = {"index": 0, "records": [records]}
+    read = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+    committed = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
+    group = {"group_id": "by-id", "topics": [{"topic_id": topic_id, "partition_indexes": [0]}]}
+    produce = {"acks": -1, "timeout_ms": 10_000, "topic_data": [{"topic_id": topic_id, "partition_data": [written]}]}
+    fetch = {
+        "max_wait_ms": 0, "min_bytes": 0, "topics": [{"topic_id": topic_id, "partitions": [read]}],
+        "forgotten_topics_data": [],
+    }  # fmt: skip
+    commit = {"group_id": "by-id", "topics": [{"topic_id": topic_id, "partitions": [committed]}]}
+    requests = [("Produce", 13, produce), *(("Fetch", v, fetch) for v in range(13, 19)), ("OffsetCommit", 10, commit)]
+    answers = [wire.ask(*request) for request in [*requests, ("OffsetFetch", 10, {"groups": [group]})]]
+    assert {t["topic_id"] for a in answers for t in a.get("responses", a.get("topics", ()))} == {topic_id}
+    assert answers[-1]["groups"][0]["topics"][0]["topic_id"] == topic_id
+    answers[-1] = answers[-1]["groups"][0]["topics"][0]
+    return [code for answer in answers for code in codes_in(answer.get("responses", answer.get("topics", answer)))]

@@ -71,6 +71,7 @@ TABLE = {
     64: ("StorageUnavailableError", "STORAGE_UNAVAILABLE", True),
     65: ("ResponseTooLargeError", "RESPONSE_TOO_LARGE", False),
     62: ("StaleCheckpointError", "STALE_CHECKPOINT", False),
+    66: ("UnknownTopicIdError", "UNKNOWN_TOPIC_ID", False),
     100: ("SaslAuthenticationFailedError", "SASL_AUTHENTICATION_FAILED", False),
     101: ("UnsupportedSaslMechanismError", "UNSUPPORTED_SASL_MECHANISM", False),
     102: ("IllegalSaslStateError", "ILLEGAL_SASL_STATE", False),

@@ -274,6 +274,7 @@ class _FetchReader:
         partitions = self._broker.partitions
         find = partitions.readable if self._from_followers and not requested.leader_only else partitions.get
         partition = find(requested.topic, requested.partition)
+        partition.check_topic_id(requested.topic_id)
         partition.check_leader_epoch(requested.leader_epoch)
         return partition
 

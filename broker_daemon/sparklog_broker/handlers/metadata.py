@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from sparklog.errors import InvalidRequestError, LeaderNotAvailableError, UnknownTopicOrPartitionError
@@ -102,7 +102,7 @@ def _topics(
     has added the previous topic to the answer."""
     broker = context.broker
     if request.topics is None:
-        names = sorted(context.shown(Api.METADATA, broker.partitions.topics))
+        names = sorted(context.shown(Api.METADATA, _names(broker.partitions.topics, request.topic_ids)))
     else:
         names = list(dict.fromkeys(request.topics))
     if request.after:
@@ -130,6 +130,14 @@ def _topics(
         if len(sent) < len(schemas):
             response.more, response.schemas_from = True, schemas[len(sent)][0]
             return
+
+
+def _names(topics: Mapping[str, Topic], topic_ids: list[str] | None) -> Iterable[str]:
+    """Return the names of the topics with some ids; None: of all topics."""
+    if topic_ids is None:
+        return topics
+    requested = set(topic_ids)
+    return [name for name, topic in topics.items() if topic.topic_id in requested]
 
 
 def _position_after(names: list[str], name: str) -> int:

@@ -68,6 +68,7 @@ async def produce(request: ProduceRequest, payload: memoryview, context: Request
             if isinstance(verdict, SparklogError):
                 raise verdict
             partition = context.broker.partitions.get(requested.topic, requested.partition)
+            partition.check_topic_id(requested.topic_id)
             partition.traffic.produces += 1
             if requested.key_rules >= 0:
                 _check_key_rules(context.broker, requested)

@@ -11,6 +11,7 @@ from sparklog.errors import (
     NotLeaderError,
     SparklogError,
     UnknownLeaderEpochError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
 from sparklog.log.model.log_config import AppendInfo
@@ -161,6 +162,14 @@ class Partition:
         raise kind(
             f"partition {self.key}: the request names leader epoch {leader_epoch}, the current leader epoch is {ours}"
         )
+
+    def check_topic_id(self, topic_id: str) -> None:
+        """Raise UnknownTopicIdError if the partition is of a topic with another id; "" is accepted."""
+        if topic_id and topic_id != self.topic_id:
+            raise UnknownTopicIdError(
+                f"partition {self.key} is of the topic with id {self.topic_id}, the request names {topic_id}: the topic "
+                "was deleted and created again"
+            )
 
     def on_appended(self, info: AppendInfo) -> None:
         """Raise the high watermark after an append, and end requests that wait for it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -37,6 +37,8 @@ class Topics:
         self._clock_s = clock_s
         self._by_name: OrderedDict[str, tuple[float, TopicInfo]] = OrderedDict()
         self._names: OrderedDict[UUID, str] = OrderedDict()
+        self._ids: dict[str, UUID] = {}
+        """The id in `_names` of each name."""
         self._doubted: set[str] = set()
         """Names of cached topics that may have changed, by an answer of the broker."""
         self._renewing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -100,15 +102,29 @@ class Topics:
             self._doubted.add(name)
 
     def note_id(self, topic_id: UUID, name: str) -> None:
-        """Remember the name of a topic whose id is sent to a client."""
+        """Remember the name of a topic whose id is sent to a client, and forget the id of an earlier topic of this
+        name."""
+        earlier = self._ids.get(name)
+        if earlier is not None and earlier != topic_id:
+            del self._names[earlier]
         self._names[topic_id] = name
         self._names.move_to_end(topic_id)
+        self._ids[name] = topic_id
         if len(self._names) > TOPICS_KEPT_MAX:
-            self._names.popitem(last=False)
+            _, oldest = self._names.popitem(last=False)
+            del self._ids[oldest]
 
-    def name_of(self, topic_id: UUID) -> str | None:
-        """Return the name of the topic with this id; None if `note_id` has not noted the id."""
-        return self._names.get(topic_id)
+    async def names_of(self, connection: BrokerConnection, topic_ids: Set[UUID]) -> dict[UUID, str]:
+        """Return the names of the topics with these ids, from the cache or from the broker. Ids of no topic that the
+        client can describe are left out. Raises the broker's errors."""
+        names = {topic_id: self._names[topic_id] for topic_id in topic_ids if topic_id in self._names}
+        missing = sorted(topic_ids - names.keys())
+        for state in (await read_topics_by_id(connection, missing)).topics if missing else ():
+            topic_id = topic_uuid(state)
+            if topic_id is not None and topic_id in topic_ids:
+                self.note_id(topic_id, state.name)
+                names[topic_id] = state.name
+        return names
 
 
 async def read_metadata(connection: BrokerConnection, request: MetadataRequest) -> MetadataResponse:
@@ -129,6 +145,7 @@ async def read_metadata(connection: BrokerConnection, request: MetadataRequest) 
             with_schemas=request.with_schemas,
             with_partitions=request.with_partitions,
             to_write=request.to_write,
+            topic_ids=request.topic_ids,
         )
         answer = await connection.ask(Api.METADATA, request, MetadataResponse)
         page = list(answer.topics)
@@ -152,6 +169,17 @@ async def read_topics(
         request = MetadataRequest(part, paged=True, with_schemas=False, to_write=to_write)
         more = await read_metadata(connection, request)
         answer.topics += more.topics
+    return answer
+
+
+async def read_topics_by_id(connection: BrokerConnection, topic_ids: Sequence[UUID]) -> MetadataResponse:
+    """Return the topics with these ids, without their schemas. Raises the broker's errors."""
+    request = MetadataRequest(
+        paged=True, with_schemas=False, topic_ids=[i.hex for i in topic_ids[:TOPICS_PER_REQUEST_MAX]]
+    )
+    answer = await read_metadata(connection, request)
+    if len(topic_ids) > TOPICS_PER_REQUEST_MAX:
+        answer.topics += (await read_topics_by_id(connection, topic_ids[TOPICS_PER_REQUEST_MAX:])).topics
     return answer
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from sparklog.errors import SparklogError
 from sparklog.gateway.backend.topics import read_metadata, read_topics
 from sparklog.gateway.handlers.names import is_topic_name
@@ -10,10 +12,19 @@ from sparklog.kafka.wire import requests, responses
 from sparklog.kafka.wire.errors import Kafka, code_of, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.operation_messages import DescribeLogDirsRequest, DescribeLogDirsResponse
-from sparklog.protocol.topic_messages import MetadataRequest
+from sparklog.protocol.topic_messages import BrokerEndpoint, MetadataRequest
 
 BROKERS = 1
 """Endpoint type of brokers, which ordinary clients request; the other type is that of controllers."""
+
+
+def node_endpoints(session: Session, brokers: Sequence[BrokerEndpoint]) -> list[responses.ProduceNodeEndpoint]:
+    """Return the addresses of the gateways of some brokers, by the brokers' ids."""
+    addresses = session.gateway.addresses(brokers, session.listener, session.local)
+    return [
+        {"node_id": a.node_id, "host": a.host, "port": a.port, "rack": a.rack}
+        for a in (addresses[i] for i in sorted({b.broker_id for b in brokers}))
+    ]
 
 
 async def describe_cluster(

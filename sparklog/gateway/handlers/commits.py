@@ -4,11 +4,15 @@ them."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from uuid import UUID
 
 from sparklog.errors import GroupIdNotFoundError, SparklogError
+from sparklog.gateway.backend.topics import read_topics, topic_uuid
 from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.handlers.entries import check_entry, share_turns
-from sparklog.gateway.handlers.names import is_group_id, is_partition, is_topic_name, missing_code
+from sparklog.gateway.handlers.metadata import visible_topics
+from sparklog.gateway.handlers.names import UNNAMED, is_group_id, is_partition, is_topic_name, missing_code
+from sparklog.gateway.handlers.topic_ids import id_text, name_topics
 from sparklog.gateway.session import Session
 from sparklog.kafka.wire import requests, responses
 from sparklog.kafka.wire.errors import Kafka, coordinator_code, kafka_code
@@ -29,7 +33,10 @@ COMMIT_CHARS_MAX = 1024 * 1024
 COMMITS_MAX = 10_000
 """Largest number of offsets of one commit to the broker."""
 PAGES_MAX = 10_000
-_FetchedTopic = tuple[str, list[responses.OffsetFetchTopicPartition]]
+GROUPS_FROM = 8
+"""First version of OFFSET_FETCH that names several groups."""
+TOPIC_IDS_FROM = 10
+"""First version of OFFSET_FETCH that names topics by their ids."""
 
 
 def committable(
@@ -39,30 +46,38 @@ def committable(
     topic and partition."""
     offsets = []
     for topic in topics:
+        topic_id = topic.get("topic_id")
         for p in topic["partitions"]:
             key = topic["name"], p["partition_index"]
             metadata = p["committed_metadata"] or ""
             if not is_partition(*key):
-                outcomes[key] = missing_code(topic["name"])
+                outcomes[key] = missing_code(topic["name"], topic_id)
             elif len(metadata) > METADATA_CHARS_MAX:
                 outcomes[key] = Kafka.OFFSET_METADATA_TOO_LARGE
             elif p["committed_offset"] < 0:
                 outcomes[key] = Kafka.OFFSET_OUT_OF_RANGE
             else:
                 epoch = p.get("committed_leader_epoch", -1)
-                offsets.append(CommittedOffset(*key, p["committed_offset"], epoch, metadata))
+                offsets.append(CommittedOffset(*key, p["committed_offset"], epoch, metadata, id_text(topic_id)))
     return offsets
 
 
 def commit_answer(
     topics: list[requests.OffsetCommitTopic], outcomes: dict[tuple[str, int], Kafka], default: Kafka
-) -> Iterator[tuple[str, list[responses.OffsetCommitTopicPartition]]]:
-    """Yield the topics of the answer with their partitions, in the order of the request. `outcomes`: codes by topic and
-    partition; partitions without one get `default`."""
-    for topic in topics:
-        name = topic["name"]
-        indexes = [p["partition_index"] for p in topic["partitions"]]
-        yield name, [{"partition_index": i, "error_code": outcomes.get((name, i), default)} for i in indexes]
+) -> list[responses.OffsetCommitTopic]:
+    """Return the topics of the answer with their partitions, in the order of the request. `outcomes`: codes by topic
+    and partition; partitions without one get `default`."""
+    return [
+        {
+            "name": (name := topic.get("name", UNNAMED)),
+            "topic_id": topic.get("topic_id"),
+            "partitions": [
+                {"partition_index": i, "error_code": outcomes.get((name, i), default)}
+                for i in (p["partition_index"] for p in topic["partitions"])
+            ],
+        }
+        for topic in topics
+    ]
 
 
 def commits_of(offsets: list[CommittedOffset]) -> Iterator[list[CommittedOffset]]:
@@ -91,6 +106,11 @@ async def offset_commit(session: Session, request: requests.OffsetCommit, versio
             request.get("group_instance_id"),
             request["generation_id_or_member_epoch"],
         )
+    if default is Kafka.NONE:
+        try:
+            await name_topics(session, topics)
+        except SparklogError as e:
+            default = coordinator_code(e)
     throttle_ms = 0
     offsets = committable(topics, outcomes) if default is Kafka.NONE else []
     for part in commits_of(offsets):
@@ -108,65 +128,107 @@ async def offset_commit(session: Session, request: requests.OffsetCommit, versio
             outcomes |= {(r.topic, r.partition): kafka_code(r.error_code) for r in answer.results}
     return {
         "throttle_time_ms": throttle_ms,
-        "topics": [{"name": name, "partitions": p} for name, p in commit_answer(topics, outcomes, default)],
+        "topics": commit_answer(topics, outcomes, default),
     }
 
 
 async def offset_fetch(session: Session, request: requests.OffsetFetch, version: int) -> responses.OffsetFetch:
     """Answer with the committed offsets of one group; from version 8 on, of several groups."""
     stable = request.get("require_stable", False)
-    if version < 8:
-        code, topics = await _fetch(session, request["group_id"], request["topics"], stable=stable)
-        if code is not Kafka.NONE and version < 2:
-            names = request["topics"] or ()
-            topics = [(t["name"], [_missing(p, code) for p in t["partition_indexes"]]) for t in names]
-        return {"error_code": code, "topics": [{"name": name, "partitions": p} for name, p in topics]}
-    groups: list[responses.OffsetFetchGroup] = []
-    for i, group in enumerate(request["groups"]):
-        code, topics = await _fetch(session, group["group_id"], group["topics"], stable=stable, index=i)
-        groups.append(
-            {
-                "group_id": group["group_id"],
-                "error_code": code,
-                "topics": [{"name": name, "partitions": p} for name, p in topics],
-            }
-        )
-    return {"groups": groups}
+    if version >= GROUPS_FROM:
+        by_id = version >= TOPIC_IDS_FROM
+        groups = [
+            await _fetch_by_id(session, group, stable=stable, index=i)
+            if by_id
+            else await _fetch(session, group, stable=stable, index=i)
+            for i, group in enumerate(request["groups"])
+        ]
+        return {"groups": groups}
+    topics: list[requests.OffsetFetchGroupTopic] | None = None
+    if request["topics"] is not None:
+        topics = [{"name": t["name"], "partition_indexes": t["partition_indexes"]} for t in request["topics"]]
+    answer = await _fetch(session, {"group_id": request["group_id"], "topics": topics}, stable=stable)
+    code = answer["error_code"]
+    if code and version < 2:  # the answer has no error but those of partitions
+        answer["topics"] = [
+            {"name": t["name"], "partitions": [_missing(p, code) for p in t["partition_indexes"]]} for t in topics or ()
+        ]
+    named: list[responses.OffsetFetchTopic] = [
+        {"name": t["name"], "partitions": t["partitions"]} for t in answer["topics"]
+    ]
+    return {"error_code": code, "topics": named}
+
+
+async def _fetch_by_id(
+    session: Session, group: requests.OffsetFetchGroup, *, stable: bool, index: int
+) -> responses.OffsetFetchGroup:
+    """Return the answer for a group whose topics are named by their ids. The broker keeps offsets by name, so it is
+    asked for the present names."""
+    requested, names = group["topics"], dict[UUID, str]()
+    try:
+        check_entry(index)
+        if requested is not None:
+            states = await visible_topics(session, (t["topic_id"] for t in requested))
+            names = {topic_id: state.name for topic_id, state in states.items()}
+            for topic in requested:
+                topic["name"] = names.get(topic["topic_id"], UNNAMED)
+        answer = await _fetch(session, group, stable=stable, index=index)
+        if requested is None:
+            described = await read_topics(await session.broker(), [t["name"] for t in answer["topics"]])
+            ids = {state.name: topic_uuid(state) for state in described.topics}
+            for answered in answer["topics"]:
+                answered["topic_id"] = ids.get(answered["name"])
+    except SparklogError as e:
+        return {"group_id": group["group_id"], "error_code": coordinator_code(e), "topics": []}
+    return answer
 
 
 async def _fetch(
-    session: Session, group_id: str, topics: list[requests.OffsetFetchTopic] | None, *, stable: bool, index: int = 0
-) -> tuple[Kafka, list[_FetchedTopic]]:
-    """Return the code of a group, and its topics with the offsets of their partitions."""
+    session: Session, group: requests.OffsetFetchGroup, *, stable: bool, index: int = 0
+) -> responses.OffsetFetchGroup:
+    """Return the answer for a group whose topics have their names."""
+    group_id, topics = group["group_id"], group["topics"]
+    answer: responses.OffsetFetchGroup = {"group_id": group_id, "error_code": Kafka.NONE, "topics": []}
     if not is_group_id(group_id):
-        return Kafka.INVALID_GROUP_ID, []
-    requested_topics = None
+        return answer | {"error_code": Kafka.INVALID_GROUP_ID}
+    partitions = None
     if topics is not None:
-        requested_topics = [
+        partitions = [
             TopicPartitions(t["name"], sorted({p for p in t["partition_indexes"] if is_partition(t["name"], p)}))
             for t in topics
             if is_topic_name(t["name"])
         ]
     try:
         check_entry(index)
-        offsets = (
-            await _read(session, OffsetFetchRequest(group_id, requested_topics, stable))
-            if requested_topics != []
-            else []
-        )
+        offsets = await _read(session, OffsetFetchRequest(group_id, partitions, stable)) if partitions != [] else []
     except GroupIdNotFoundError:
         offsets = []
     except SparklogError as e:
-        return coordinator_code(e), []
+        return answer | {"error_code": coordinator_code(e)}
     if topics is None:
-        names: dict[str, list[responses.OffsetFetchTopicPartition]] = {}
+        by_name: dict[str, list[responses.OffsetFetchTopicPartition]] = {}
         for offset in offsets:
-            names.setdefault(offset.topic, []).append(_offset(offset.partition, offset))
-        return Kafka.NONE, list(names.items())
+            by_name.setdefault(offset.topic, []).append(_offset(offset.partition, offset))
+        return answer | {"topics": [{"name": name, "partitions": p} for name, p in by_name.items()]}
     by_key = {(o.topic, o.partition): o for o in offsets}
-    return Kafka.NONE, [
-        (t["name"], [_offset(p, by_key.get((t["name"], p))) for p in t["partition_indexes"]]) for t in topics
-    ]
+
+    def outcome(topic: requests.OffsetFetchGroupTopic, partition: int) -> responses.OffsetFetchTopicPartition:
+        offset = by_key.get((topic["name"], partition))
+        if offset is not None:
+            return _offset(partition, offset)
+        is_unnamed = topic["name"] == UNNAMED and "topic_id" in topic
+        return _missing(partition, Kafka.UNKNOWN_TOPIC_ID if is_unnamed else Kafka.NONE)
+
+    return answer | {
+        "topics": [
+            {
+                "name": t["name"],
+                "topic_id": t.get("topic_id"),
+                "partitions": [outcome(t, p) for p in t["partition_indexes"]],
+            }
+            for t in topics
+        ]
+    }
 
 
 async def _read(session: Session, request: OffsetFetchRequest) -> list[FetchedOffset]:
@@ -191,9 +253,7 @@ async def _read(session: Session, request: OffsetFetchRequest) -> list[FetchedOf
     return offsets
 
 
-def _offset(partition: int, offset: FetchedOffset | None) -> responses.OffsetFetchTopicPartition:
-    if offset is None:
-        return _missing(partition, Kafka.NONE)
+def _offset(partition: int, offset: FetchedOffset) -> responses.OffsetFetchTopicPartition:
     code = kafka_code(offset.error_code)
     return {
         "partition_index": partition,
@@ -204,7 +264,7 @@ def _offset(partition: int, offset: FetchedOffset | None) -> responses.OffsetFet
     }
 
 
-def _missing(partition: int, code: Kafka) -> responses.OffsetFetchTopicPartition:
+def _missing(partition: int, code: int) -> responses.OffsetFetchTopicPartition:
     return {
         "partition_index": partition,
         "committed_offset": -1,

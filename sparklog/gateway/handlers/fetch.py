@@ -7,8 +7,10 @@ from functools import partial
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import CorruptBatchError, MessageTooLargeError, SparklogError, UnknownSchemaError
+from sparklog.gateway.handlers.cluster import node_endpoints
 from sparklog.gateway.handlers.entries import share_turns
-from sparklog.gateway.handlers.names import is_partition, missing_code
+from sparklog.gateway.handlers.names import UNNAMED, is_partition, missing_code
+from sparklog.gateway.handlers.topic_ids import id_text, name_topics
 from sparklog.gateway.records.memory import convert_within
 from sparklog.gateway.records.to_client import Part, Rows, as_they_are, client_batches
 from sparklog.gateway.records.typed import TypedRows
@@ -20,6 +22,7 @@ from sparklog.kafka.wire.errors import Kafka, code_of, kafka_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX
 from sparklog.protocol.messages import FetchPartition, FetchRequest, FetchResponse, FetchResult
+from sparklog.protocol.topic_messages import BrokerEndpoint
 from sparklog.settings import MIB
 from sparklog.types import READ_COMMITTED
 
@@ -48,11 +51,17 @@ async def fetch(session: Session, request: requests.Fetch, version: int) -> resp
     if request.get("session_id", NO_SESSION) != NO_SESSION:
         return {"error_code": Kafka.FETCH_SESSION_ID_NOT_FOUND, "responses": []}
     isolation = READ_COMMITTED if request["isolation_level"] == READ_COMMITTED else 0
-    requested = [(t["topic"], p) for t in request["topics"] for p in t["partitions"]]
-    partitions = [_partition(name, p) for name, p in requested if is_partition(name, p["partition"])]
+    try:
+        await name_topics(session, request["topics"], "topic")
+    except SparklogError as e:
+        return _failed(request, code_of(e, of_partition=True))
+    partitions = [
+        _partition(t, p) for t in request["topics"] for p in t["partitions"] if is_partition(t["topic"], p["partition"])
+    ]
     results: dict[tuple[str, int], FetchResult] = {}
     payloads: dict[tuple[str, int], memoryview] = {}
     throttle_ms = 0
+    brokers: list[BrokerEndpoint] = []
     if partitions:
         limit = min(max(request["max_bytes"], 0), session.answer_bytes_max)
         wait_ms_max = WAIT_MS_MAX if len(partitions) <= LONG_PARTITIONS else LONG_WAIT_MS_MAX
@@ -70,7 +79,7 @@ async def fetch(session: Session, request: requests.Fetch, version: int) -> resp
         except SparklogError as e:
             return _failed(request, code_of(e, of_partition=True))
         await share_turns(session, len(partitions))
-        throttle_ms = answer.throttle_ms
+        throttle_ms, brokers = answer.throttle_ms, answer.brokers
         for result, part in _cut(answer, payload):
             results[result.topic, result.partition] = result
             payloads[result.topic, result.partition] = part
@@ -82,31 +91,43 @@ async def fetch(session: Session, request: requests.Fetch, version: int) -> resp
     converted = await _convert(session, payloads, starts, has_zstd=version >= ZSTD_FROM)
     postponed = {(p.topic, p.partition) for p in partitions[PARTITIONS_PER_REQUEST_MAX:]}
 
-    def outcome(topic: str, partition: int) -> responses.FetchResponsePartition:
-        key = topic, partition
+    def outcome(topic: requests.FetchTopic, partition: int) -> responses.FetchResponsePartition:
+        key = topic["topic"], partition
         if key in postponed:
             return _error(partition, Kafka.INVALID_REQUEST)
         if key not in results:
-            return _error(partition, missing_code(topic))
+            return _error(partition, missing_code(topic["topic"], topic.get("topic_id")))
         return _answer(session, partition, results[key], converted.get(key, []), isolation=isolation)
 
     topics: list[responses.FetchResponse] = []
     for t in request["topics"]:
-        outcomes = await session.gateway.time_slices.list_of(
-            outcome(t["topic"], p["partition"]) for p in t["partitions"]
-        )
-        topics.append({"topic": t["topic"], "partitions": outcomes})
-    return {"throttle_time_ms": throttle_ms, "error_code": Kafka.NONE, "session_id": NO_SESSION, "responses": topics}
+        outcomes = await session.gateway.time_slices.list_of(outcome(t, p["partition"]) for p in t["partitions"])
+        topics.append(_topic(t, outcomes))
+    return {
+        "throttle_time_ms": throttle_ms,
+        "error_code": Kafka.NONE,
+        "session_id": NO_SESSION,
+        "responses": topics,
+        "node_endpoints": node_endpoints(session, brokers),
+    }
 
 
-def _partition(name: str, requested: requests.FetchTopicPartition) -> FetchPartition:
+def _partition(topic: requests.FetchTopic, requested: requests.FetchTopicPartition) -> FetchPartition:
     return FetchPartition(
-        name,
+        topic["topic"],
         requested["partition"],
         requested["fetch_offset"],
         max(requested["partition_max_bytes"], 0),
         requested.get("current_leader_epoch", -1),
+        topic_id=id_text(topic.get("topic_id")),
     )
+
+
+def _topic(
+    requested: requests.FetchTopic, partitions: list[responses.FetchResponsePartition]
+) -> responses.FetchResponse:
+    name, topic_id = requested.get("topic", UNNAMED), requested.get("topic_id")
+    return {"topic": name, "topic_id": topic_id, "partitions": partitions}
 
 
 def _cut(answer: FetchResponse, payload: memoryview) -> Iterator[tuple[FetchResult, memoryview]]:
@@ -120,10 +141,7 @@ def _failed(request: requests.Fetch, code: Kafka) -> responses.Fetch:
     return {
         "error_code": Kafka.NONE,
         "session_id": NO_SESSION,
-        "responses": [
-            {"topic": t["topic"], "partitions": [_error(p["partition"], code) for p in t["partitions"]]}
-            for t in request["topics"]
-        ],
+        "responses": [_topic(t, [_error(p["partition"], code) for p in t["partitions"]]) for t in request["topics"]],
     }
 
 

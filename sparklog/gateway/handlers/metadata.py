@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 from contextlib import suppress
 from uuid import UUID
 
 from sparklog.errors import InvalidTopicError, SparklogError, UnknownTopicOrPartitionError
-from sparklog.gateway.backend.topics import read_metadata, read_topics, topic_uuid
+from sparklog.gateway.backend.topics import read_metadata, read_topics, read_topics_by_id, topic_uuid
+from sparklog.gateway.handlers.cluster import node_endpoints
 from sparklog.gateway.handlers.coordinators import GROUP, TRANSACTION, ask_coordinator
 from sparklog.gateway.session import Session
 from sparklog.kafka.wire import requests, responses
@@ -67,25 +68,9 @@ async def metadata(session: Session, request: requests.Metadata, version: int) -
 
 
 async def visible_topics(session: Session, topic_ids: Iterable[UUID]) -> dict[UUID, TopicState]:
-    """Return the topics with these ids, as far as they exist and the client may describe them. A name that the gateway
-    remembers for an id is no reason: the broker decides."""
-    ids = set(topic_ids)
-    names = {session.gateway.topics.name_of(topic_id) for topic_id in ids}
-    visible: dict[UUID, TopicState] = {}
-    if None not in names:
-        visible = _with_ids(session, await _read(session, [n for n in names if n is not None], create=False), ids)
-    if len(visible) < len(ids):  # one look at all topics finds the ids that are new
-        visible = _with_ids(session, await _read(session, None, create=False), ids)
-    return visible
-
-
-def _with_ids(session: Session, answer: MetadataResponse, topic_ids: Container[UUID]) -> dict[UUID, TopicState]:
-    by_id = {}
-    for state in answer.topics:
-        topic_id = _note(session, state)
-        if topic_id is not None and topic_id in topic_ids:
-            by_id[topic_id] = state
-    return by_id
+    """Return the topics with these ids, as far as they exist and the client may describe them."""
+    answer = await read_topics_by_id(await session.broker(), list(dict.fromkeys(topic_ids)))
+    return {topic_id: state for state in answer.topics if (topic_id := _note(session, state)) is not None}
 
 
 async def _read(session: Session, names: list[str] | None, *, create: bool) -> MetadataResponse:
@@ -128,12 +113,9 @@ def _note(session: Session, state: TopicState) -> UUID | None:
 
 
 def _response(session: Session, answer: MetadataResponse, topics: list[responses.MetadataTopic]) -> responses.Metadata:
-    addresses = session.gateway.addresses(answer.brokers, session.listener, session.local)
     return {
         "throttle_time_ms": answer.throttle_ms,
-        "brokers": [
-            {"node_id": a.node_id, "host": a.host, "port": a.port, "rack": a.rack} for _, a in sorted(addresses.items())
-        ],
+        "brokers": node_endpoints(session, answer.brokers),
         "cluster_id": answer.cluster_id,
         "controller_id": answer.controller,
         "topics": topics,

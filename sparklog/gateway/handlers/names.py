@@ -6,6 +6,7 @@ The errors are not retriable, so that clients end their attempts.
 from __future__ import annotations
 
 from functools import lru_cache
+from uuid import UUID
 
 from sparklog.errors import InvalidTopicError
 from sparklog.kafka.wire.errors import Kafka
@@ -14,6 +15,8 @@ from sparklog.types import check_topic_name
 
 GROUP_ID_CHARS_MAX = 249
 TRANSACTIONAL_ID_CHARS_MAX = 1_024
+UNNAMED = ""
+"""Name of a topic whose id no topic has. No topic can have this name."""
 _NAMES_KEPT = 10_000
 
 
@@ -32,9 +35,11 @@ def is_partition(name: str, partition: int) -> bool:
     return 0 <= partition < PARTITIONS_PER_TOPIC_MAX and is_topic_name(name)
 
 
-def missing_code(name: str) -> Kafka:
-    """Return the error for a partition about which the broker was not asked. After UNKNOWN_TOPIC_OR_PARTITION a client
-    asks again, after INVALID_TOPIC_EXCEPTION it does not."""
+def missing_code(name: str, topic_id: UUID | None = None) -> Kafka:
+    """Return the error for a partition about which the broker was not asked. After INVALID_TOPIC_EXCEPTION a client
+    ends its attempts, after the others it asks again. `topic_id`: the id in the request; None: it has the name."""
+    if topic_id is not None and name == UNNAMED:
+        return Kafka.UNKNOWN_TOPIC_ID
     return Kafka.UNKNOWN_TOPIC_OR_PARTITION if is_topic_name(name) else Kafka.INVALID_TOPIC_EXCEPTION
 
 

@@ -16,10 +16,13 @@ from sparklog.errors import (
     SparklogError,
     TransactionAbortedError,
     UnknownSchemaError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from sparklog.gateway.handlers.cluster import node_endpoints
 from sparklog.gateway.handlers.entries import share_turns
-from sparklog.gateway.handlers.names import is_partition, is_topic_name, is_transactional_id
+from sparklog.gateway.handlers.names import UNNAMED, is_partition, is_topic_name, is_transactional_id
+from sparklog.gateway.handlers.topic_ids import id_text, name_topics
 from sparklog.gateway.handlers.transactions import aborted_code, fenced_code
 from sparklog.gateway.records.memory import convert_within, produced_bytes
 from sparklog.gateway.records.to_broker import broker_batch
@@ -69,6 +72,8 @@ class _Partition(NamedTuple):
     records: memoryview
     has_zstd: bool
     """True if the request's version of the API has zstd."""
+    topic_id: str
+    """The topic's id in the request; "": the request has its name."""
 
     def batches(self) -> Iterator[tuple[BatchV2, memoryview]]:
         """Yield the head and the records of each batch. Raises as `iterate_batches`, and UnsupportedCodecError."""
@@ -92,6 +97,12 @@ async def produce(session: Session, request: requests.Produce, version: int) -> 
         return _response(request, {}, Kafka.INVALID_REQUIRED_ACKS)
     async with session.order:
         broker = await session.broker()
+        try:
+            await name_topics(session, request["topic_data"])
+        except SparklogError as e:
+            if acks == 0:
+                raise
+            return _response(request, {}, code_of(e, of_partition=True))
         requested: list[_RequestedPartition] = []
         described: list[_Partition] = []
         refused = await session.write_permissions.refusals(
@@ -107,9 +118,7 @@ async def produce(session: Session, request: requests.Produce, version: int) -> 
                     requested.append(_RequestedPartition(*where, refused[where[0]]))
                     continue
                 try:
-                    described.append(
-                        await _look_up(session, where, partition["records"], has_zstd=version >= ZSTD_FROM)
-                    )
+                    described.append(await _look_up(session, topic, partition, has_zstd=version >= ZSTD_FROM))
                 except SparklogError as e:
                     requested.append(_RequestedPartition(*where, without_frames(e)))
         await share_turns(session, len(described))
@@ -155,32 +164,35 @@ async def produce(session: Session, request: requests.Produce, version: int) -> 
     body = _response(request, outcomes)
     if response is not None:
         body["throttle_time_ms"] = response.throttle_ms
-        addresses = session.gateway.addresses(response.brokers, session.listener, session.local)
-        leaders = {b.broker_id for b in response.brokers}
-        body["node_endpoints"] = [
-            {"node_id": a.node_id, "host": a.host, "port": a.port, "rack": a.rack}
-            for i, a in sorted(addresses.items())
-            if i in leaders
-        ]
+        body["node_endpoints"] = node_endpoints(session, response.brokers)
     return body
 
 
 async def _look_up(
-    session: Session, where: tuple[str, int], records: memoryview | None, *, has_zstd: bool
+    session: Session,
+    topic: requests.ProduceTopicData,
+    requested: requests.ProduceTopicDataPartitionData,
+    *,
+    has_zstd: bool,
 ) -> _Partition:
     """Return one partition with its topic. Raises the error that becomes the partition's result."""
-    name, partition = where
+    name, partition, records, topic_id = topic["name"], requested["index"], requested["records"], topic.get("topic_id")
     if not records:
         raise InvalidRequestError(
             "a partition of the request has no records: send at least one batch for each partition"
         )
     if name in INTERNAL_TOPICS:
         raise InvalidTopicError(f"topic {name!r} is internal: it can be read, but not written to")
+    if topic_id is not None and name == UNNAMED:
+        raise UnknownTopicIdError(f"no topic has the id {topic_id}")
     check_topic_name(name)
     if not is_partition(name, partition):
         raise UnknownTopicOrPartitionError(f"topic {name!r} has no partition {partition}")
-    topic = await session.gateway.topics.get(await session.broker(), name, to_write=True)
-    return _Partition(topic, partition, records, has_zstd)
+    topics, broker = session.gateway.topics, await session.broker()
+    info = await topics.get(broker, name, to_write=True)
+    if topic_id is not None and info.topic_id != id_text(topic_id):
+        info = await topics.renewed(broker, name, to_write=True)
+    return _Partition(info, partition, records, has_zstd, id_text(topic_id))
 
 
 async def _convert(session: Session, partitions: list[_Partition]) -> list[_Converted]:
@@ -329,7 +341,7 @@ def _settle(
             requested.append(_RequestedPartition(*where, batches))
             continue
         requested.append(_RequestedPartition(*where, None))
-        sent.append(ProducePartition(*where, sum(map(len, batches)), one.topic.key_rules))
+        sent.append(ProducePartition(*where, sum(map(len, batches)), one.topic.key_rules, one.topic_id))
         payload += batches
     return sent, payload
 
@@ -416,7 +428,8 @@ def _response(
     return {
         "responses": [
             {
-                "name": topic["name"],
+                "name": topic.get("name", UNNAMED),
+                "topic_id": topic.get("topic_id"),
                 "partition_responses": [
                     outcomes[topic["name"], p["index"]] if code is None else _refused(p["index"], code)
                     for p in topic["partition_data"]

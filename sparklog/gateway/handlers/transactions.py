@@ -153,7 +153,10 @@ async def txn_offset_commit(
     session: Session, request: requests.TxnOffsetCommit, version: int
 ) -> responses.TxnOffsetCommit:
     """Add offsets to a transaction, which commits them at its end."""
-    topics, group_id = request["topics"], request["group_id"]
+    topics: list[requests.OffsetCommitTopic] = [
+        {"name": t["name"], "partitions": t["partitions"]} for t in request["topics"]
+    ]
+    group_id = request["group_id"]
     outcomes: dict[tuple[str, int], Kafka] = {}
     default = Kafka.NONE if is_group_id(group_id) else Kafka.INVALID_GROUP_ID
     if not is_transactional_id(request["transactional_id"]):
@@ -184,7 +187,9 @@ async def txn_offset_commit(
             }
     return {
         "throttle_time_ms": throttle_ms,
-        "topics": [{"name": name, "partitions": p} for name, p in commit_answer(topics, outcomes, default)],
+        "topics": [
+            {"name": t["name"], "partitions": t["partitions"]} for t in commit_answer(topics, outcomes, default)
+        ],
     }
 
 

@@ -23,7 +23,7 @@ REFUSED_ENTRIES_MAX = 100_000
 ENTRY_ANSWER_BYTES = 64
 """Assumed size in bytes of the answer to one refused entry, without its name."""
 ERROR_CODE = "error_code"
-_IN_ENTRIES = frozenset({"Fetch"})
+_IN_ENTRIES = frozenset({"Fetch", "Metadata"})
 """APIs whose clients repeat the request after an error of the answer, and end their attempts after errors of the
 entries."""
 _FINAL = {("Metadata", Kafka.INVALID_REQUEST): Kafka.INVALID_TOPIC_EXCEPTION}

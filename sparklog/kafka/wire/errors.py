@@ -88,6 +88,7 @@ _CODES: dict[int, Kafka] = {
     errors.CorruptBatchError.code: Kafka.CORRUPT_MESSAGE,
     errors.LogCorruptError.code: Kafka.KAFKA_STORAGE_ERROR,
     errors.UnknownTopicOrPartitionError.code: Kafka.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.UnknownTopicIdError.code: Kafka.UNKNOWN_TOPIC_ID,
     errors.InvalidTopicError.code: Kafka.INVALID_TOPIC_EXCEPTION,
     errors.TopicAlreadyExistsError.code: Kafka.TOPIC_ALREADY_EXISTS,
     errors.MessageTooLargeError.code: Kafka.MESSAGE_TOO_LARGE,

@@ -17,7 +17,8 @@ class ProduceTopicDataPartitionData(TypedDict):
 
 
 class ProduceTopicData(TypedDict):
-    name: str
+    name: NotRequired[str]
+    topic_id: NotRequired[UUID]
     partition_data: list[ProduceTopicDataPartitionData]
 
 
@@ -28,6 +29,11 @@ class Produce(TypedDict):
     topic_data: list[ProduceTopicData]
 
 
+class FetchReplicaState(TypedDict):
+    replica_id: int
+    replica_epoch: int
+
+
 class FetchTopicPartition(TypedDict):
     partition: int
     current_leader_epoch: NotRequired[int]
@@ -35,21 +41,26 @@ class FetchTopicPartition(TypedDict):
     last_fetched_epoch: NotRequired[int]
     log_start_offset: NotRequired[int]
     partition_max_bytes: int
+    replica_directory_id: NotRequired[UUID]
+    high_watermark: NotRequired[int]
 
 
 class FetchTopic(TypedDict):
-    topic: str
+    topic: NotRequired[str]
+    topic_id: NotRequired[UUID]
     partitions: list[FetchTopicPartition]
 
 
 class FetchForgottenTopicsData(TypedDict):
-    topic: str
+    topic: NotRequired[str]
+    topic_id: NotRequired[UUID]
     partitions: list[int]
 
 
 class Fetch(TypedDict):
     cluster_id: NotRequired[str | None]
-    replica_id: int
+    replica_id: NotRequired[int]
+    replica_state: NotRequired[FetchReplicaState]
     max_wait_ms: int
     min_bytes: int
     max_bytes: int
@@ -98,7 +109,8 @@ class OffsetCommitTopicPartition(TypedDict):
 
 
 class OffsetCommitTopic(TypedDict):
-    name: str
+    name: NotRequired[str]
+    topic_id: NotRequired[UUID]
     partitions: list[OffsetCommitTopicPartition]
 
 
@@ -116,11 +128,17 @@ class OffsetFetchTopic(TypedDict):
     partition_indexes: list[int]
 
 
+class OffsetFetchGroupTopic(TypedDict):
+    name: NotRequired[str]
+    topic_id: NotRequired[UUID]
+    partition_indexes: list[int]
+
+
 class OffsetFetchGroup(TypedDict):
     group_id: str
     member_id: NotRequired[str | None]
     member_epoch: NotRequired[int]
-    topics: list[OffsetFetchTopic] | None
+    topics: list[OffsetFetchGroupTopic] | None
 
 
 class OffsetFetch(TypedDict):
@@ -304,6 +322,11 @@ class EndTxn(TypedDict):
     committed: bool
 
 
+class TxnOffsetCommitTopic(TypedDict):
+    name: str
+    partitions: list[OffsetCommitTopicPartition]
+
+
 class TxnOffsetCommit(TypedDict):
     transactional_id: str
     group_id: str
@@ -312,7 +335,7 @@ class TxnOffsetCommit(TypedDict):
     generation_id: NotRequired[int]
     member_id: NotRequired[str]
     group_instance_id: NotRequired[str | None]
-    topics: list[OffsetCommitTopic]
+    topics: list[TxnOffsetCommitTopic]
 
 
 class DescribeAcls(TypedDict):
@@ -365,8 +388,13 @@ class AlterConfigs(TypedDict):
     validate_only: bool
 
 
+class DescribeLogDirsTopic(TypedDict):
+    topic: str
+    partitions: list[int]
+
+
 class DescribeLogDirs(TypedDict):
-    topics: list[FetchForgottenTopicsData] | None
+    topics: list[DescribeLogDirsTopic] | None
 
 
 class SaslAuthenticate(TypedDict):
@@ -413,9 +441,6 @@ class DescribeTransactions(TypedDict):
     transactional_ids: list[str]
 
 
-OffsetFetchGroupTopic = OffsetFetchTopic
 TxnOffsetCommitTopicPartition = OffsetCommitTopicPartition
-TxnOffsetCommitTopic = OffsetCommitTopic
 AlterConfigsResourceConfig = CreateTopicsTopicConfig
-DescribeLogDirsTopic = FetchForgottenTopicsData
 DescribeProducersTopic = OffsetFetchTopic

@@ -37,6 +37,7 @@ class ProduceResponsePartitionResponse(TypedDict):
 
 class ProduceResponse(TypedDict):
     name: NotRequired[str]
+    topic_id: NotRequired[UUID | None]
     partition_responses: list[ProduceResponsePartitionResponse]
 
 
@@ -84,6 +85,7 @@ class FetchResponsePartition(TypedDict):
 
 class FetchResponse(TypedDict):
     topic: NotRequired[str]
+    topic_id: NotRequired[UUID | None]
     partitions: list[FetchResponsePartition]
 
 
@@ -92,6 +94,7 @@ class Fetch(TypedDict):
     error_code: NotRequired[int]
     session_id: NotRequired[int]
     responses: list[FetchResponse]
+    node_endpoints: NotRequired[list[ProduceNodeEndpoint]]
 
 
 class ListOffsetsTopicPartition(TypedDict):
@@ -138,6 +141,7 @@ class Metadata(TypedDict):
     controller_id: NotRequired[int]
     topics: list[MetadataTopic]
     cluster_authorized_operations: NotRequired[int]
+    error_code: NotRequired[int]
 
 
 class OffsetCommitTopicPartition(TypedDict):
@@ -147,6 +151,7 @@ class OffsetCommitTopicPartition(TypedDict):
 
 class OffsetCommitTopic(TypedDict):
     name: NotRequired[str]
+    topic_id: NotRequired[UUID | None]
     partitions: list[OffsetCommitTopicPartition]
 
 
@@ -170,6 +175,7 @@ class OffsetFetchTopic(TypedDict):
 
 class OffsetFetchGroupTopic(TypedDict):
     name: NotRequired[str]
+    topic_id: NotRequired[UUID | None]
     partitions: list[OffsetFetchTopicPartition]
 
 
@@ -623,6 +629,7 @@ class DescribeTransactions(TypedDict):
 
 
 FetchResponsePartitionCurrentLeader = ProduceResponsePartitionResponseCurrentLeader
+FetchNodeEndpoint = ProduceNodeEndpoint
 MetadataBroker = ProduceNodeEndpoint
 OffsetFetchGroupTopicPartition = OffsetFetchTopicPartition
 AddOffsetsToTxn = Heartbeat

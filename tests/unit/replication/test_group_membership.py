@@ -19,6 +19,7 @@ from sparklog.errors import (
     SparklogError,
     StaleMemberEpochError,
     UnknownMemberIdError,
+    UnknownTopicIdError,
     UnknownTopicOrPartitionError,
     UnreleasedInstanceIdError,
     UnstableOffsetCommitError,
@@ -243,8 +244,8 @@ def test_offsets_after_records_of_an_earlier_topic_are_refused() -> None:
     coordinator = GroupCoordinator(GroupConfig(), {"t": ("id", 3), "u": ("id-u", 1)})
     coordinator.set_topics({"t": ("id-2", 3), "u": ("id-u", 1)}, 0, {"t": 5})
 
-    def commit(topic: str, epoch: int, producer_id: int = -1) -> int:
-        offsets = [m.CommittedOffset(topic, 0, 100, epoch)]
+    def commit(topic: str, epoch: int, producer_id: int = -1, topic_id: str = "") -> int:
+        offsets = [m.CommittedOffset(topic, 0, 100, epoch, topic_id=topic_id)]
         (result,) = coordinator.commit("g", offsets, "", -1, 0, producer_id=producer_id).answer
         return result.error_code
 
@@ -252,6 +253,8 @@ def test_offsets_after_records_of_an_earlier_topic_are_refused() -> None:
         assert commit("t", 4, producer_id) == FencedLeaderEpochError.code
         assert commit("t", 5, producer_id) == 0
         assert commit("t", -1, producer_id) == 0, "a client without epochs cannot be judged"
+        assert commit("t", -1, producer_id, "id") == UnknownTopicIdError.code
+        assert commit("t", -1, producer_id, "id-2") == 0
         assert commit("u", 0, producer_id) == 0
 
 
