@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sparklog.gateway.handlers import (
+    acls,
     cluster,
     commits,
     configs,
@@ -13,9 +14,12 @@ from sparklog.gateway.handlers import (
     metadata,
     offsets,
     produce,
+    quotas,
+    reassignments,
     sasl,
     topics,
     transactions,
+    users,
     versions,
 )
 from sparklog.gateway.session import Handler, ServedApi
@@ -42,6 +46,7 @@ HANDLERS: dict[str, Handler] = {
     "DescribeGroups": group_admin.describe_groups,
     "ListGroups": group_admin.list_groups,
     "DeleteGroups": group_admin.delete_groups,
+    "OffsetDelete": group_admin.offset_delete,
     "CreateTopics": topics.create_topics,
     "DeleteTopics": topics.delete_topics,
     "DeleteRecords": topics.delete_records,
@@ -56,7 +61,16 @@ HANDLERS: dict[str, Handler] = {
     "DescribeConfigs": configs.describe_configs,
     "AlterConfigs": configs.alter_configs,
     "IncrementalAlterConfigs": configs.incremental_alter_configs,
-    "DescribeAcls": cluster.describe_acls,
+    "DescribeAcls": acls.describe_acls,
+    "CreateAcls": acls.create_acls,
+    "DeleteAcls": acls.delete_acls,
+    "ElectLeaders": reassignments.elect_leaders,
+    "AlterPartitionReassignments": reassignments.alter_partition_reassignments,
+    "ListPartitionReassignments": reassignments.list_partition_reassignments,
+    "DescribeClientQuotas": quotas.describe_client_quotas,
+    "AlterClientQuotas": quotas.alter_client_quotas,
+    "DescribeUserScramCredentials": users.describe_user_scram_credentials,
+    "AlterUserScramCredentials": users.alter_user_scram_credentials,
     "DescribeLogDirs": cluster.describe_log_dirs,
     "DescribeCluster": cluster.describe_cluster,
 }

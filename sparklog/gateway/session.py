@@ -16,6 +16,7 @@ from sparklog.environment.partial_requests import PartialRequest
 from sparklog.errors import PolicyViolationError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.backend.read_epochs import ReadEpochs
+from sparklog.gateway.backend.topics import TopicNames
 from sparklog.gateway.backend.write_permissions import WritePermissions
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.memory import HeldRequest, Progress
@@ -89,6 +90,7 @@ class Session:
         """The session in the keys of `Gateway.checks`."""
         self.write_permissions = WritePermissions(gateway.checks, self.check_key)
         self.read_epochs = ReadEpochs()
+        self.topic_names = TopicNames()
         self.answer_bytes = 0
         """Bytes of the share `unread` that the answer to the current request holds until the client has read it."""
         self.request = HeldRequest()

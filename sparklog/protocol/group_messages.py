@@ -236,16 +236,20 @@ class DescribeGroupsResponse(Message):
 
 
 class DeleteGroupRequest(Message):
-    """Delete an empty group with its offsets."""
+    """Delete an empty group with its offsets; with `partitions` only their offsets, where no member subscribes to the
+    topic."""
 
     group_id: Text
+    partitions: Annotated[list[TopicPartitions], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
 
 
 class DeleteGroupResponse(Message):
-    """Result of a deletion. `offsets`: number of deleted offsets."""
+    """Result of a deletion. `offsets`: number of deleted offsets. `subscribed`: the topics whose offsets remain,
+    because members subscribe to them."""
 
     offsets: int
     throttle_ms: ThrottleMs = 0
+    subscribed: list[str] = []
 
 
 class TxnOffsetCommitRequest(Message):

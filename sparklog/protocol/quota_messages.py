@@ -70,10 +70,11 @@ class QuotaAlteration(Message):
 
 
 class AlterClientQuotasRequest(Message):
-    """Change quotas, all or none of them."""
+    """Change quotas, all or none of them. `validate_only`: only check the change."""
 
     alterations: Annotated[list[QuotaAlteration], Meta(min_length=1, max_length=ENTITIES_PER_REQUEST_MAX)]
     at_least: AtLeast = NO_VERSION
+    validate_only: bool = False
 
 
 class AlterClientQuotasResponse(Message):

@@ -412,6 +412,23 @@ class GroupCoordinator:
             out += group.tombstones()
         return Step(len(committed), out)
 
+    def delete_offsets(self, group_id: str, partitions: Iterable[TopicPartition]) -> Step[tuple[int, list[str]]]:
+        """Delete offsets of a group. The reply has the number of removed offsets, and the topics whose offsets remain,
+        because the members subscribe to them. Raises GroupIdNotFoundError, UnstableOffsetCommitError."""
+        group = self._groups.get(group_id)
+        if group is None and group_id not in self.offsets.groups():
+            raise _unknown_group(group_id)
+        if self.offsets.pending_of(group_id):
+            raise UnstableOffsetCommitError(f"a transaction with offsets of group {group_id!r} has not ended yet")
+        basis = () if group is None or not group.members else group.basis
+        committed, subscribed = [], set()
+        for tp in dict.fromkeys(partitions):
+            if tp.topic in basis:
+                subscribed.add(tp.topic)
+            elif self.offsets.get(group_id, tp) is not None:
+                committed.append(tp)
+        return Step((len(committed), sorted(subscribed)), self.offsets.delete(group_id, committed))
+
 
 def check_group_id(group_id: str) -> None:
     """Raise InvalidGroupIdError for an id that is empty or too long."""

@@ -70,6 +70,22 @@ def login_name(name: str) -> str:
     return check_user_name(_prepared(name, "the user's name"))
 
 
+def salted_credential(mechanism: str, salted_password: bytes, salt: bytes, iterations: int) -> ScramCredential:
+    """Return the credential of a salted password, which a client has computed (KIP-554). Raises InvalidConfigError for
+    a number of iterations out of range, an empty salt, or a salted password of a wrong size."""
+    digest = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
+    if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+        raise InvalidConfigError(f"iterations = {iterations}: {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed")
+    size = hashlib.new(digest).digest_size
+    if not salt or len(salted_password) != size:
+        raise InvalidConfigError(
+            f"a {mechanism} credential needs a salt and a salted password of {size} bytes, not {len(salted_password)}"
+        )
+    client_key = hmac.digest(salted_password, b"Client Key", digest)
+    server_key = hmac.digest(salted_password, b"Server Key", digest)
+    return ScramCredential(salt, hashlib.new(digest, client_key).digest(), server_key, iterations)
+
+
 def make_credential(
     mechanism: str, password: Secret, iterations: int = ITERATIONS_MIN, salt: bytes | None = None
 ) -> ScramCredential:

@@ -85,7 +85,7 @@ def _commit(n: Names, member: str, generation: int) -> dict[str, Any]:
 def _join(n: Names, member: str) -> dict[str, Any]:
     return {
         "group_id": n.group,
-        "session_timeout_ms": 10_000,
+        "session_timeout_ms": 300_000,
         "rebalance_timeout_ms": 1_000,
         "member_id": member,
         "protocol_type": "consumer",
@@ -135,8 +135,48 @@ def _deletion_by_id(n: Names) -> dict[str, Any]:
     return {"topics": [{"name": None, "topic_id": n.topic_id}], "timeout_ms": 30_000}
 
 
+def _produce_by_id(n: Names) -> dict[str, Any]:
+    body = _produce(n, b'{"salary": 1}')
+    return body | {"topic_data": [t | {"topic_id": n.topic_id} for t in body["topic_data"]]}
+
+
+def _fetch_by_id(n: Names) -> dict[str, Any]:
+    body = _fetch(n)
+    return body | {"topics": [t | {"topic_id": n.topic_id} for t in body["topics"]]}
+
+
+def _commit_by_id(n: Names) -> dict[str, Any]:
+    body = _commit(n, "", -1)
+    return body | {"topics": [t | {"topic_id": n.topic_id} for t in body["topics"]]}
+
+
+def _offsets_by_id(n: Names) -> dict[str, Any]:
+    topics = [{"topic_id": n.topic_id, "partition_indexes": [0, 7]}]
+    return {"groups": [{"group_id": n.group, "topics": topics}]}
+
+
+def _acl(n: Names) -> dict[str, Any]:
+    return {
+        "resource_type": TOPIC, "resource_name": n.topic, "principal": "User:x", "host": "*", "operation": 2,
+        "permission_type": 3,
+    }  # fmt: skip
+
+
+def _acl_filter(n: Names) -> dict[str, Any]:
+    return {
+        "resource_type_filter": TOPIC, "resource_name_filter": n.topic, "principal_filter": None, "host_filter": None,
+        "operation": 1, "permission_type": 1,
+    }  # fmt: skip
+
+
+def _quotas(n: Names) -> dict[str, Any]:
+    entity = [{"entity_type": "user", "entity_name": n.group}]
+    ops = [{"key": "producer_byte_rate", "value": 1e6, "remove": False}]
+    return {"entries": [{"entity": entity, "ops": ops}], "validate_only": False}
+
+
 Request = Callable[[Names], dict[str, Any]]
-LAST_VERSION_ONLY = (_by_id, _deletion_by_id)
+LAST_VERSION_ONLY = (_by_id, _deletion_by_id, _produce_by_id, _fetch_by_id, _commit_by_id, _offsets_by_id)
 """Requests that have no form in the first version."""
 REQUESTS_ABOUT: dict[str, list[Request]] = {
     "Produce": [
@@ -144,8 +184,9 @@ REQUESTS_ABOUT: dict[str, list[Request]] = {
         lambda n: _produce(n, b'{"salary": true}'),
         lambda n: _produce(n, b'{"salary": 1}'),
         lambda n: _produce(n, b"no json", n.transactional_id),
+        _produce_by_id,
     ],
-    "Fetch": [_fetch],
+    "Fetch": [_fetch, _fetch_by_id],
     "ListOffsets": [
         lambda n: {
             "replica_id": -1,
@@ -158,8 +199,10 @@ REQUESTS_ABOUT: dict[str, list[Request]] = {
         lambda n: _metadata(n, by_id=False, create=False),
         _by_id,
     ],
-    "OffsetCommit": [lambda n: _commit(n, "", -1), lambda n: _commit(n, n.member, 1), lambda n: _commit(n, "other", 9)],
-    "OffsetFetch": [_offsets],
+    "OffsetCommit": [
+        lambda n: _commit(n, "", -1), lambda n: _commit(n, n.member, 1), lambda n: _commit(n, "other", 9), _commit_by_id
+    ],
+    "OffsetFetch": [_offsets, _offsets_by_id],
     "FindCoordinator": [
         lambda n: {"key": n.group, "key_type": 0, "coordinator_keys": [n.group]},
         lambda n: {"key": n.transactional_id, "key_type": 1, "coordinator_keys": [n.transactional_id]},
@@ -175,6 +218,9 @@ REQUESTS_ABOUT: dict[str, list[Request]] = {
     "DescribeGroups": [lambda n: {"groups": [n.group], "include_authorized_operations": False}],
     "ListGroups": [lambda n: {"states_filter": [], "types_filter": []}],
     "DeleteGroups": [lambda n: {"groups_names": [n.group]}],
+    "OffsetDelete": [
+        lambda n: {"group_id": n.group, "topics": [{"name": n.topic, "partitions": [{"partition_index": 0}]}]}
+    ],
     "CreateTopics": [lambda n: _create(n), lambda n: _create(n, validate_only=True)],
     "DeleteTopics": [
         lambda n: {"topics": [{"name": n.topic, "topic_id": UUID(int=0)}], "topic_names": [n.topic], "timeout_ms": 30_000},
@@ -233,11 +279,31 @@ REQUESTS_ABOUT: dict[str, list[Request]] = {
             "validate_only": True,
         },
     ],
-    "DescribeAcls": [
+    "DescribeAcls": [_acl_filter],
+    "CreateAcls": [lambda n: {"creations": [_acl(n)]}],
+    "DeleteAcls": [lambda n: {"filters": [_acl_filter(n)]}],
+    "ElectLeaders": [lambda n: {"topic_partitions": [{"topic": n.topic, "partitions": [0, 7]}]}],
+    "AlterPartitionReassignments": [
+        lambda n: {"topics": [{"name": n.topic, "partitions": [{"partition_index": i, "replicas": [0]} for i in (0, 7)]}]},
         lambda n: {
-            "resource_type_filter": TOPIC, "resource_name_filter": n.topic, "principal_filter": None,
-            "host_filter": None, "operation": 1, "permission_type": 1,
-        }
+            "topics": [{"name": n.topic, "partitions": [{"partition_index": 0, "replicas": [0, 1]}]}],
+            "allow_replication_factor_change": False,
+        },
+    ],
+    "ListPartitionReassignments": [lambda n: {"topics": [{"name": n.topic, "partition_indexes": [0, 7]}]}],
+    "DescribeClientQuotas": [
+        lambda n: {"components": [{"entity_type": "user", "match_type": 0, "match": n.group}], "strict": False}
+    ],
+    "AlterClientQuotas": [_quotas, lambda n: _quotas(n) | {"validate_only": True}],
+    "DescribeUserScramCredentials": [lambda n: {"users": [{"name": n.group}]}],
+    "AlterUserScramCredentials": [
+        lambda n: {"deletions": [{"name": n.group, "mechanism": 1}], "upsertions": []},
+        lambda n: {
+            "deletions": [],
+            "upsertions": [
+                {"name": n.group, "mechanism": 1, "iterations": 4096, "salt": b"s", "salted_password": bytes(32)}
+            ],
+        },
     ],
     "DescribeLogDirs": [lambda n: {"topics": [{"topic": n.topic, "partitions": [0]}]}],
     "DescribeCluster": [

@@ -63,7 +63,7 @@ def test_the_tools_work_on_topics_groups_and_settings(kafka: LocalBroker, instal
     assert sum(map(int, offsets.values())) == 100
     tool(topics, "--alter", "--topic", "t", "--partitions", "3")
     assert "logDirs" in tool(f"{TOOLS}.LogDirsCommand", "--describe", "--topic-list", "t")
-    assert "Metadata(3): 0 to 12" in tool(f"{TOOLS}.BrokerApiVersionsCommand")
+    assert "Metadata(3): 0 to 13" in tool(f"{TOOLS}.BrokerApiVersionsCommand")
     tool(topics, "--delete", "--topic", "t")
     assert "t" not in tool(topics, "--list").split()
 

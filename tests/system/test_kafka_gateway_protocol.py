@@ -20,10 +20,10 @@ from sparklog.gateway.registry import served_apis
 from sparklog.kafka.records.batch_v2 import iterate_batches
 from sparklog.kafka.records.compression import GZIP, NAMES, ZSTD, compress
 from sparklog.kafka.wire.apis import Api
-from sparklog.kafka.wire.codec import ELEMENTS_MAX
+from sparklog.kafka.wire.codec import ELEMENTS_MAX, encoder
 from sparklog.kafka.wire.error_answers import REFUSED_ENTRIES_MAX
 from sparklog.kafka.wire.errors import Kafka
-from sparklog.kafka.wire.schema import REQUEST, messages
+from sparklog.kafka.wire.schema import DATA, REQUEST, messages
 from sparklog.security.quotas import Entity
 from sparklog.settings import MIB
 from sparklog.types import TopicPartition
@@ -348,9 +348,37 @@ def codes_by_id(wire: KafkaWire, topic_id: UUID, records: bytes) -> list[int]:
         "forgotten_topics_data": [],
     }  # fmt: skip
     commit = {"group_id": "by-id", "topics": [{"topic_id": topic_id, "partitions": [committed]}]}
-    requests = [("Produce", 13, produce), *(("Fetch", v, fetch) for v in range(13, 19)), ("OffsetCommit", 10, commit)]
+    requests: list[tuple[str, int, dict[str, Any]]] = [
+        ("Produce", 13, produce),
+        *(("Fetch", v, fetch) for v in range(13, 19)),
+        ("OffsetCommit", 10, commit),
+    ]
     answers = [wire.ask(*request) for request in [*requests, ("OffsetFetch", 10, {"groups": [group]})]]
     assert {t["topic_id"] for a in answers for t in a.get("responses", a.get("topics", ()))} == {topic_id}
     assert answers[-1]["groups"][0]["topics"][0]["topic_id"] == topic_id
     answers[-1] = answers[-1]["groups"][0]["topics"][0]
     return [code for answer in answers for code in codes_in(answer.get("responses", answer.get("topics", answer)))]
+
+
+def test_offsets_are_deleted_unless_a_member_subscribes(wire: KafkaWire, native: sparklog.Admin, topic: str) -> None:
+    other = f"{topic}-other"
+    for name in (topic, other):
+        native.create_topic(name)
+    partition = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
+    commit = {"group_id": topic, "topics": [{"name": name, "partitions": [partition]} for name in (topic, other)]}
+    assert set(codes_in(wire.ask("OffsetCommit", 9, commit))) == {Kafka.NONE}
+    subscription = b"\0\0" + b"".join(encoder(DATA, "ConsumerProtocolSubscription", 0)({"topics": [other]}))
+    join = {
+        "group_id": topic, "session_timeout_ms": 300_000, "rebalance_timeout_ms": 300_000, "member_id": "",
+        "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": subscription}],
+    }  # fmt: skip
+    member = wire.ask("JoinGroup", 2, join)
+    assert member["error_code"] == Kafka.NONE
+    names = [topic, other, "no/name"]
+    delete = {"group_id": topic, "topics": [{"name": n, "partitions": [{"partition_index": 0}]} for n in names]}
+    answer = wire.ask("OffsetDelete", 0, delete)
+    assert list(codes_in(answer)) == [
+        Kafka.NONE, Kafka.NONE, Kafka.GROUP_SUBSCRIBED_TO_TOPIC, Kafka.INVALID_TOPIC_EXCEPTION
+    ]  # fmt: skip
+    assert [(tp.topic, o.offset) for tp, o in native.list_group_offsets(topic).items()] == [(other, 0)]
+    assert wire.ask("OffsetDelete", 0, delete | {"group_id": "none"})["error_code"] == Kafka.GROUP_ID_NOT_FOUND

@@ -12,7 +12,8 @@ from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import admin as confluent_admin
 from confluent_kafka.admin import AdminClient
 
 from sparklog import Admin
@@ -20,7 +21,9 @@ from sparklog.gateway.registry import HANDLERS
 from sparklog.kafka.wire.codec import decoder, encoder
 from sparklog.kafka.wire.errors import Kafka
 from sparklog.kafka.wire.schema import REQUEST, RESPONSE, messages
+from sparklog.security.acl_records import AclFilter
 from sparklog.security.acls import Operation, ResourceType
+from sparklog.security.principals import user
 from tests.support.kafka_wire import codes_in
 from tests.support.waiting import PATIENCE_S, until
 from tests.system.kafka_requests_about import LAST_VERSION_ONLY, REQUESTS_ABOUT, Names
@@ -29,6 +32,8 @@ from tests.system.secure_gateway import SecureGateway, allow
 
 LIFETIME_S = 15.0
 """Lifetime of a short certificate."""
+kafka: Any = confluent_admin
+"""The administration of librdkafka, whose types are incomplete."""
 
 
 @pytest.fixture(scope="module")
@@ -282,6 +287,112 @@ def test_changes_need_the_right_of_the_operation_not_that_to_describe(secure: Se
             assert Kafka.TOPIC_AUTHORIZATION_FAILED not in set(codes_in(changer.call(api, body, version))), api
             if "validate_only" in body:
                 assert set(codes_in(changer.call(api, body, version))) == {Kafka.NONE}, api
+
+
+def test_acls_and_users_are_administered_with_kafkas_clients(secure: SecureGateway) -> None:
+    files = write_identity(secure.directory, "root", secure.authority.issue("root", (), now(), 1, broker=False))
+    root: Any = AdminClient(secure.settings("MUTUAL", **files))
+    mine = kafka.ResourcePatternType.LITERAL
+    acl = kafka.AclBinding(
+        kafka.ResourceType.TOPIC,
+        "managed",
+        mine,
+        "User:bob",
+        "*",
+        kafka.AclOperation.READ,
+        kafka.AclPermissionType.ALLOW,
+    )
+    like = kafka.AclBindingFilter(
+        kafka.ResourceType.ANY,
+        None,
+        kafka.ResourcePatternType.ANY,
+        "User:bob",
+        None,
+        kafka.AclOperation.ANY,
+        kafka.AclPermissionType.ANY,
+    )
+    assert root.create_acls([acl])[acl].result(PATIENCE_S) is None
+    assert root.describe_acls(like).result(PATIENCE_S) == [acl]
+    with Admin(secure.addresses["LOCAL"]) as admin:
+        assert [(a.name, a.operation) for a in admin.describe_acls(AclFilter(principal=user("bob")))] == [
+            ("managed", Operation.READ)
+        ]
+    assert root.delete_acls([like])[like].result(PATIENCE_S) == [acl]
+    assert root.describe_acls(like).result(PATIENCE_S) == []
+    with pytest.raises(KafkaException, match="does not exist for resource type"):
+        wrong = kafka.AclBinding(
+            kafka.ResourceType.TOPIC,
+            "t",
+            mine,
+            "User:b",
+            "*",
+            kafka.AclOperation.CLUSTER_ACTION,
+            kafka.AclPermissionType.ALLOW,
+        )
+        root.create_acls([wrong])[wrong].result(PATIENCE_S)
+    mechanism = kafka.ScramMechanism.SCRAM_SHA_512
+    change = kafka.UserScramCredentialUpsertion("bob", kafka.ScramCredentialInfo(mechanism, 8192), b"secret of bob")
+    assert root.alter_user_scram_credentials([change])["bob"].result(PATIENCE_S) is None
+    (info,) = root.describe_user_scram_credentials(["bob"])["bob"].result(PATIENCE_S).scram_credential_infos
+    assert (info.mechanism, info.iterations) == (mechanism, 8192)
+    denied = outcome(secure.settings("SASL", sasl_username="bob", sasl_password="secret of bob"), "mine")
+    assert denied is not None and denied.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, "he has logged in"
+    change = kafka.UserScramCredentialUpsertion("bob", kafka.ScramCredentialInfo(mechanism, 10), b"secret of bob")
+    with pytest.raises(KafkaException, match="iterations"):
+        root.alter_user_scram_credentials([change])["bob"].result(PATIENCE_S)
+    assert (
+        root.alter_user_scram_credentials([kafka.UserScramCredentialDeletion("bob", mechanism)])["bob"].result(30)
+        is None
+    )
+    with pytest.raises(KafkaException, match="no user 'bob'"):
+        root.describe_user_scram_credentials(["bob"])["bob"].result(PATIENCE_S)
+    assert "alice" in root.describe_user_scram_credentials().result(PATIENCE_S)
+
+
+def test_quotas_and_leaders_are_administered_with_kafkas_messages(secure: SecureGateway) -> None:
+    def entity(**names: str | None) -> list[dict[str, Any]]:
+        return [{"entity_type": t.replace("_", "-"), "entity_name": name} for t, name in names.items()]
+
+    def altered(
+        names: list[dict[str, Any]], value: float | None, *, key: str = "producer_byte_rate", **more: Any
+    ) -> int:
+        ops = [{"key": key, "value": value or 0.0, "remove": value is None}]
+        body = {"entries": [{"entity": names, "ops": ops}], "validate_only": False} | more
+        (entry,) = root.call("AlterClientQuotas", body, 1)["entries"]
+        assert entry["entity"] == names
+        return int(entry["error_code"])
+
+    def described(*components: tuple[str, int, str | None], strict: bool = False) -> list[Any]:
+        parts = [dict(zip(("entity_type", "match_type", "match"), c, strict=True)) for c in components]
+        answer = root.call("DescribeClientQuotas", {"components": parts, "strict": strict}, 1)
+        assert answer["error_code"] == Kafka.NONE, answer
+        entries = sorted(answer["entries"], key=lambda e: len(e["entity"]))
+        return [(e["entity"], [(v["key"], v["value"]) for v in e["values"]]) for e in entries]
+
+    rate = [("producer_byte_rate", 5e6)]
+    carol, default = entity(user="carol"), entity(user="carol", client_id=None)
+    with RawClient(secure, "root") as root:
+        assert altered(carol, 5e6, validate_only=True) == Kafka.NONE
+        assert described(("user", 0, "carol")) == []
+        assert altered(carol, 5e6) == altered(default, 5e6) == Kafka.NONE
+        assert described(("user", 0, "carol"), strict=True) == [(carol, rate)]
+        assert described(("user", 0, "carol")) == [(carol, rate), (default, rate)]
+        assert described(("user", 2, None), ("client-id", 1, None)) == [(default, rate)]
+        assert altered(carol, 5e6, key="nonsense") == altered(entity(planet="x"), 5e6) == Kafka.INVALID_REQUEST
+        assert altered(carol, None) == altered(default, None) == Kafka.NONE
+        assert described(("user", 0, "carol")) == []
+        topics = {"topic_partitions": [{"topic": "mine", "partitions": [0, 9]}], "timeout_ms": 1}
+        (elected,) = root.call("ElectLeaders", topics, 2)["replica_election_results"]
+        codes = [p["error_code"] for p in elected["partition_result"]]
+        assert codes == [Kafka.NONE, Kafka.UNKNOWN_TOPIC_OR_PARTITION]
+        assert root.call("ListPartitionReassignments", {"topics": None}, 0)["topics"] == []
+        moves = [{"partition_index": 0, "replicas": r} for r in ([], [0], None)]
+        for move, code in zip(
+            moves, (Kafka.INVALID_REPLICA_ASSIGNMENT, Kafka.NONE, Kafka.NO_REASSIGNMENT_IN_PROGRESS), strict=True
+        ):
+            body = {"topics": [{"name": "mine", "partitions": [move]}]}
+            (moved,) = root.call("AlterPartitionReassignments", body, 1)["responses"]
+            assert moved["partitions"][0]["error_code"] == code, move
 
 
 def test_a_client_without_permissions_gets_the_same_answers_about_existing_and_missing_names(

@@ -15,6 +15,7 @@ from sparklog.protocol import group_messages as m
 from sparklog.replication.group_membership import GroupConfig, Topics
 from sparklog.replication.group_records import Record
 from sparklog.replication.groups import GroupCoordinator, Step
+from sparklog.types import TopicPartition
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, ReplayedRecord
@@ -306,6 +307,9 @@ class Groups:
 
     async def delete(self, group_id: str) -> int:
         return await self.partition_of(group_id).change(lambda c: c.delete(group_id))
+
+    async def delete_offsets(self, group_id: str, partitions: list[TopicPartition]) -> tuple[int, list[str]]:
+        return await self.partition_of(group_id).change(lambda c: c.delete_offsets(group_id, partitions))
 
 
 def _for_client(error: Exception) -> Exception:

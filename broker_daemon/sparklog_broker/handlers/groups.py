@@ -233,4 +233,10 @@ def _group_parts(details: m.GroupDetails, members: FittingItems, version: int | 
 
 
 async def delete_group(request: m.DeleteGroupRequest, payload: memoryview, context: RequestContext) -> Response:
-    return Response(m.DeleteGroupResponse(await context.broker.groups.delete(request.group_id)))
+    groups = context.broker.groups
+    if request.partitions is None:
+        return Response(m.DeleteGroupResponse(await groups.delete(request.group_id)))
+    check_partition_count(request.partitions)
+    partitions = [TopicPartition(t.topic, p) for t in request.partitions for p in t.partitions]
+    deleted, subscribed = await groups.delete_offsets(request.group_id, partitions)
+    return Response(m.DeleteGroupResponse(deleted, subscribed=subscribed))

@@ -60,7 +60,8 @@ async def alter_client_quotas(
             else:
                 quotas[key] = limit
     records: dict[RecordId, bytes | None] = dict(quota_record(entity, quotas) for entity, quotas in altered.items())
-    await context.broker.security_records.change(records)
+    if not request.validate_only:
+        await context.broker.security_records.change(records)
     return Response(AlterClientQuotasResponse([_entry(entity, quotas, context) for entity, quotas in altered.items()]))
 
 

@@ -36,9 +36,6 @@ class Topics:
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
         self._by_name: OrderedDict[str, tuple[float, TopicInfo]] = OrderedDict()
-        self._names: OrderedDict[UUID, str] = OrderedDict()
-        self._ids: dict[str, UUID] = {}
-        """The id in `_names` of each name."""
         self._doubted: set[str] = set()
         """Names of cached topics that may have changed, by an answer of the broker."""
         self._renewing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -101,30 +98,36 @@ class Topics:
         if name in self._by_name:
             self._doubted.add(name)
 
-    def note_id(self, topic_id: UUID, name: str) -> None:
-        """Remember the name of a topic whose id is sent to a client, and forget the id of an earlier topic of this
-        name."""
-        earlier = self._ids.get(name)
-        if earlier is not None and earlier != topic_id:
+
+class TopicNames:
+    """The names of the topics that one session names by ids (KIP-516). An id has one name for ever; the broker knows if
+    the topic still exists. A session has its own names, so that it learns nothing about topics that it cannot
+    describe."""
+
+    def __init__(self) -> None:
+        self._names: OrderedDict[UUID, str] = OrderedDict()
+        self._ids: dict[str, UUID] = {}
+        """The id in `_names` of each name."""
+
+    async def names_of(self, connection: BrokerConnection, topic_ids: Set[UUID]) -> dict[UUID, str]:
+        """Return the names of the topics with these ids. Ids of no topic that the client can describe are left out.
+        Raises the broker's errors."""
+        missing = sorted(topic_ids - self._names.keys())
+        for state in (await read_topics_by_id(connection, missing)).topics if missing else ():
+            topic_id = topic_uuid(state)
+            if topic_id is not None:
+                self._add(topic_id, state.name)
+        return {topic_id: self._names[topic_id] for topic_id in topic_ids if topic_id in self._names}
+
+    def _add(self, topic_id: UUID, name: str) -> None:
+        """Remember a name, and forget the id of an earlier topic of this name."""
+        earlier = self._ids.pop(name, None)
+        if earlier is not None:
             del self._names[earlier]
-        self._names[topic_id] = name
-        self._names.move_to_end(topic_id)
-        self._ids[name] = topic_id
+        self._names[topic_id], self._ids[name] = name, topic_id
         if len(self._names) > TOPICS_KEPT_MAX:
             _, oldest = self._names.popitem(last=False)
             del self._ids[oldest]
-
-    async def names_of(self, connection: BrokerConnection, topic_ids: Set[UUID]) -> dict[UUID, str]:
-        """Return the names of the topics with these ids, from the cache or from the broker. Ids of no topic that the
-        client can describe are left out. Raises the broker's errors."""
-        names = {topic_id: self._names[topic_id] for topic_id in topic_ids if topic_id in self._names}
-        missing = sorted(topic_ids - names.keys())
-        for state in (await read_topics_by_id(connection, missing)).topics if missing else ():
-            topic_id = topic_uuid(state)
-            if topic_id is not None and topic_id in topic_ids:
-                self.note_id(topic_id, state.name)
-                names[topic_id] = state.name
-        return names
 
 
 async def read_metadata(connection: BrokerConnection, request: MetadataRequest) -> MetadataResponse:

@@ -1,4 +1,4 @@
-"""DESCRIBE_CLUSTER, DESCRIBE_LOG_DIRS and DESCRIBE_ACLS."""
+"""DESCRIBE_CLUSTER and DESCRIBE_LOG_DIRS."""
 
 from __future__ import annotations
 
@@ -93,13 +93,4 @@ async def describe_log_dirs(
             }
             for i, d in enumerate(dirs.log_dirs)
         ],
-    }
-
-
-async def describe_acls(session: Session, request: requests.DescribeAcls, version: int) -> responses.DescribeAcls:
-    """Refuse the request: ACLs are administered with sparklog's own commands."""
-    return {
-        "error_code": Kafka.SECURITY_DISABLED,
-        "error_message": "ACLs are administered with `sparklog acl`, not through the gateway",
-        "resources": [],
     }

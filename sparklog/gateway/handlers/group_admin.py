@@ -1,4 +1,4 @@
-"""Administration of groups: LIST_GROUPS, DESCRIBE_GROUPS, DELETE_GROUPS.
+"""Administration of groups: LIST_GROUPS, DESCRIBE_GROUPS, DELETE_GROUPS, OFFSET_DELETE.
 
 The answers combine the broker's groups with the classic groups of this gateway. A group has members of one of the two
 kinds at a time, and the broker stores its offsets in both cases.
@@ -6,13 +6,15 @@ kinds at a time, and the broker stores its offsets in both cases.
 
 from __future__ import annotations
 
-from sparklog.errors import GroupIdNotFoundError, SparklogError
+from contextlib import suppress
+
+from sparklog.errors import GroupIdNotFoundError, InvalidRequestError, SparklogError
 from sparklog.gateway.groups.classic import ClassicGroup
 from sparklog.gateway.handlers.entries import check_entry
-from sparklog.gateway.handlers.names import is_group_id
+from sparklog.gateway.handlers.names import is_group_id, is_partition, missing_code
 from sparklog.gateway.session import Session
 from sparklog.kafka.wire import requests, responses
-from sparklog.kafka.wire.codec import Body, encoder
+from sparklog.kafka.wire.codec import Body, decoder, encoder
 from sparklog.kafka.wire.errors import Kafka, code_of, coordinator_code, kafka_code
 from sparklog.kafka.wire.schema import DATA
 from sparklog.protocol.apis import Api
@@ -32,6 +34,8 @@ CONSUMER = "consumer"
 DESCRIBED_AT_ONCE = 1_000
 """Groups in one request to the broker for the client's permissions. The groups have no members there, so the answer is
 short."""
+_VERSION_BYTES = 2
+"""Bytes of the version at the beginning of a subscription; each version begins with the topics."""
 _STATES = {"Reconciling": "CompletingRebalance"}
 """Kafka's classic names of broker states; other states have equal names."""
 
@@ -211,3 +215,56 @@ async def _delete(session: Session, group_id: str, index: int) -> Kafka:
     except SparklogError as e:
         return coordinator_code(e)
     return Kafka.NONE
+
+
+async def offset_delete(session: Session, request: requests.OffsetDelete, version: int) -> responses.OffsetDelete:
+    """Delete committed offsets of a group. Those of a topic remain, if a member subscribes to it."""
+    group_id, topics = request["group_id"], request["topics"]
+    classic = session.gateway.groups.find(group_id)
+    subscribed = set() if classic is None else _subscribed(classic)
+    partitions = [
+        TopicPartitions(t["name"], sorted({i for i in indexes if is_partition(t["name"], i)}))
+        for t in topics
+        if t["name"] not in subscribed and (indexes := [p["partition_index"] for p in t["partitions"]])
+    ]
+    code = Kafka.NONE if is_group_id(group_id) else Kafka.INVALID_GROUP_ID
+    if code is Kafka.NONE:
+        try:
+            message = DeleteGroupRequest(group_id, [t for t in partitions if t.partitions])
+            answer = await (await session.broker()).ask(Api.DELETE_GROUP, message, DeleteGroupResponse)
+            subscribed |= set(answer.subscribed)
+        except GroupIdNotFoundError:
+            code = Kafka.GROUP_ID_NOT_FOUND if classic is None else code
+        except SparklogError as e:
+            code = coordinator_code(e)
+    if code is not Kafka.NONE:
+        return {"error_code": code, "topics": []}
+
+    def outcome(name: str, partition: int) -> Kafka:
+        if name in subscribed:
+            return Kafka.GROUP_SUBSCRIBED_TO_TOPIC
+        return Kafka.NONE if is_partition(name, partition) else missing_code(name)
+
+    return {
+        "error_code": code,
+        "topics": [
+            {
+                "name": t["name"],
+                "partitions": [
+                    {"partition_index": i, "error_code": outcome(t["name"], i)}
+                    for i in (p["partition_index"] for p in t["partitions"])
+                ],
+            }
+            for t in topics
+        ],
+    }
+
+
+def _subscribed(group: ClassicGroup) -> set[str]:
+    """Return the topics to which the members of a group of consumers subscribe. A group of another type has none."""
+    topics: set[str] = set()
+    for member in group.members.values() if group.protocol_type == CONSUMER else ():
+        with suppress(InvalidRequestError):  # the broker does not read what members write for one another
+            subscription = memoryview(member.metadata_of(group.protocol or ""))[_VERSION_BYTES:]
+            topics |= set(decoder(DATA, "ConsumerProtocolSubscription", 0)(subscription)["topics"])
+    return topics

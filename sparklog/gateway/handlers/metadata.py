@@ -40,9 +40,7 @@ async def metadata(session: Session, request: requests.Metadata, version: int) -
     topics = request["topics"]
     if topics is None or (version == 0 and not topics):
         answer = await _read(session, None, create=False)
-        return _response(
-            session, answer, await session.gateway.time_slices.list_of(_topic(session, t) for t in answer.topics)
-        )
+        return _response(session, answer, await session.gateway.time_slices.list_of(_topic(t) for t in answer.topics))
     refused: list[responses.MetadataTopic] = []
     names: list[str] = []
     by_id: dict[UUID, str | None] = {}
@@ -63,14 +61,14 @@ async def metadata(session: Session, request: requests.Metadata, version: int) -
         unnamed = None if version >= UNNAMED_FROM else ""
         refused += [_refusal(unnamed, Kafka.UNKNOWN_TOPIC_ID, topic_id) for topic_id in by_id if topic_id not in states]
     return _response(
-        session, answer, await session.gateway.time_slices.list_of(_topic(session, t) for t in answer.topics) + refused
+        session, answer, await session.gateway.time_slices.list_of(_topic(t) for t in answer.topics) + refused
     )
 
 
 async def visible_topics(session: Session, topic_ids: Iterable[UUID]) -> dict[UUID, TopicState]:
     """Return the topics with these ids, as far as they exist and the client may describe them."""
     answer = await read_topics_by_id(await session.broker(), list(dict.fromkeys(topic_ids)))
-    return {topic_id: state for state in answer.topics if (topic_id := _note(session, state)) is not None}
+    return {topic_id: state for state in answer.topics if (topic_id := topic_uuid(state)) is not None}
 
 
 async def _read(session: Session, names: list[str] | None, *, create: bool) -> MetadataResponse:
@@ -105,13 +103,6 @@ async def _create_internal(session: Session, names: list[str]) -> None:
                 await ask_coordinator(session, _ANY_KEY, _COORDINATED[name])
 
 
-def _note(session: Session, state: TopicState) -> UUID | None:
-    topic_id = topic_uuid(state) if not state.error_code else None
-    if topic_id is not None:
-        session.gateway.topics.note_id(topic_id, state.name)
-    return topic_id
-
-
 def _response(session: Session, answer: MetadataResponse, topics: list[responses.MetadataTopic]) -> responses.Metadata:
     return {
         "throttle_time_ms": answer.throttle_ms,
@@ -126,11 +117,11 @@ def _refusal(name: str | None, code: Kafka, topic_id: UUID | None = None) -> res
     return {"error_code": code, "name": name, "topic_id": topic_id, "is_internal": False, "partitions": []}
 
 
-def _topic(session: Session, state: TopicState) -> responses.MetadataTopic:
+def _topic(state: TopicState) -> responses.MetadataTopic:
     return {
         "error_code": kafka_code(state.error_code),
         "name": state.name,
-        "topic_id": _note(session, state),
+        "topic_id": topic_uuid(state) if not state.error_code else None,
         "is_internal": state.name in INTERNAL_TOPICS,
         "partitions": [_partition(p) for p in state.partitions],
     }

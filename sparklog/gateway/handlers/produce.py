@@ -184,7 +184,7 @@ async def _look_up(
     if name in INTERNAL_TOPICS:
         raise InvalidTopicError(f"topic {name!r} is internal: it can be read, but not written to")
     if topic_id is not None and name == UNNAMED:
-        raise UnknownTopicIdError(f"no topic has the id {topic_id}")
+        raise UnknownTopicIdError("no topic has this id: read the metadata again")
     check_topic_name(name)
     if not is_partition(name, partition):
         raise UnknownTopicOrPartitionError(f"topic {name!r} has no partition {partition}")

@@ -21,7 +21,7 @@ async def name_topics(session: Session, topics: Iterable[Mapping[str, object]], 
     if not by_id:
         return
     ids = {topic["topic_id"] for topic in by_id} - {None}
-    names = await session.gateway.topics.names_of(await session.broker(), ids)
+    names = await session.topic_names.names_of(await session.broker(), ids)
     for topic in by_id:
         topic[field] = names.get(topic["topic_id"], UNNAMED)
 

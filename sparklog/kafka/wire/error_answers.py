@@ -96,6 +96,13 @@ _ENTRIES: dict[str, tuple[_Entries, ...]] = {
         ),
     ),
     "TxnOffsetCommit": (_BY_PARTITION,),
+    "CreateAcls": (_Entries("results", "creations", {}),),
+    "DeleteAcls": (_Entries("filter_results", "filters", {}),),
+    "AlterClientQuotas": (_Entries("entries", "entries", _same("entity")),),
+    "AlterUserScramCredentials": (
+        _Entries("results", "deletions", {"user": "name"}),
+        _Entries("results", "upsertions", {"user": "name"}),
+    ),
     "DescribeConfigs": (_Entries("results", "resources", _CONFIGURED),),
     "AlterConfigs": (_Entries("responses", "resources", _CONFIGURED),),
     "IncrementalAlterConfigs": (_Entries("responses", "resources", _CONFIGURED),),

@@ -73,11 +73,15 @@ class Kafka(IntEnum):
     MEMBER_ID_REQUIRED = 79
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
+    NO_REASSIGNMENT_IN_PROGRESS = 85
     GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
     PRODUCER_FENCED = 90
     RESOURCE_NOT_FOUND = 91
+    DUPLICATE_RESOURCE = 92
+    UNACCEPTABLE_CREDENTIAL = 93
     UNKNOWN_TOPIC_ID = 100
     TRANSACTIONAL_ID_NOT_FOUND = 105
     TRANSACTION_ABORTABLE = 120
@@ -135,6 +139,8 @@ _CODES: dict[int, Kafka] = {
     errors.NotControllerError.code: Kafka.NOT_CONTROLLER,
     errors.InvalidReplicationFactorError.code: Kafka.INVALID_REPLICATION_FACTOR,
     errors.InvalidReplicaAssignmentError.code: Kafka.INVALID_REPLICA_ASSIGNMENT,
+    errors.EligibleLeadersNotAvailableError.code: Kafka.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+    errors.NoReassignmentInProgressError.code: Kafka.NO_REASSIGNMENT_IN_PROGRESS,
     errors.LeaderNotAvailableError.code: Kafka.LEADER_NOT_AVAILABLE,
     errors.NotCoordinatorError.code: Kafka.NOT_COORDINATOR,
     errors.CoordinatorNotAvailableError.code: Kafka.COORDINATOR_NOT_AVAILABLE,

@@ -348,6 +348,24 @@ class DescribeAcls(TypedDict):
     permission_type: int
 
 
+class CreateAclsCreation(TypedDict):
+    resource_type: int
+    resource_name: str
+    resource_pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+class CreateAcls(TypedDict):
+    creations: list[CreateAclsCreation]
+
+
+class DeleteAcls(TypedDict):
+    filters: list[DescribeAcls]
+
+
 class DescribeConfigsResource(TypedDict):
     resource_type: int
     resource_name: str
@@ -358,6 +376,17 @@ class DescribeConfigs(TypedDict):
     resources: list[DescribeConfigsResource]
     include_synonyms: bool
     include_documentation: NotRequired[bool]
+
+
+class ElectLeadersTopicPartition(TypedDict):
+    topic: str
+    partitions: list[int]
+
+
+class ElectLeaders(TypedDict):
+    election_type: NotRequired[int]
+    topic_partitions: list[ElectLeadersTopicPartition] | None
+    timeout_ms: int
 
 
 class IncrementalAlterConfigsResourceConfig(TypedDict):
@@ -388,13 +417,8 @@ class AlterConfigs(TypedDict):
     validate_only: bool
 
 
-class DescribeLogDirsTopic(TypedDict):
-    topic: str
-    partitions: list[int]
-
-
 class DescribeLogDirs(TypedDict):
-    topics: list[DescribeLogDirsTopic] | None
+    topics: list[ElectLeadersTopicPartition] | None
 
 
 class SaslAuthenticate(TypedDict):
@@ -421,6 +445,99 @@ class DeleteGroups(TypedDict):
     groups_names: list[str]
 
 
+class AlterPartitionReassignmentsTopicPartition(TypedDict):
+    partition_index: int
+    replicas: list[int] | None
+
+
+class AlterPartitionReassignmentsTopic(TypedDict):
+    name: str
+    partitions: list[AlterPartitionReassignmentsTopicPartition]
+
+
+class AlterPartitionReassignments(TypedDict):
+    timeout_ms: int
+    allow_replication_factor_change: NotRequired[bool]
+    topics: list[AlterPartitionReassignmentsTopic]
+
+
+class ListPartitionReassignments(TypedDict):
+    timeout_ms: int
+    topics: list[OffsetFetchTopic] | None
+
+
+class OffsetDeleteTopicPartition(TypedDict):
+    partition_index: int
+
+
+class OffsetDeleteTopic(TypedDict):
+    name: str
+    partitions: list[OffsetDeleteTopicPartition]
+
+
+class OffsetDelete(TypedDict):
+    group_id: str
+    topics: list[OffsetDeleteTopic]
+
+
+class DescribeClientQuotasComponent(TypedDict):
+    entity_type: str
+    match_type: int
+    match: str | None
+
+
+class DescribeClientQuotas(TypedDict):
+    components: list[DescribeClientQuotasComponent]
+    strict: bool
+
+
+class AlterClientQuotasEntrieEntity(TypedDict):
+    entity_type: str
+    entity_name: str | None
+
+
+class AlterClientQuotasEntrieOp(TypedDict):
+    key: str
+    value: float
+    remove: bool
+
+
+class AlterClientQuotasEntrie(TypedDict):
+    entity: list[AlterClientQuotasEntrieEntity]
+    ops: list[AlterClientQuotasEntrieOp]
+
+
+class AlterClientQuotas(TypedDict):
+    entries: list[AlterClientQuotasEntrie]
+    validate_only: bool
+
+
+class DescribeUserScramCredentialsUser(TypedDict):
+    name: str
+
+
+class DescribeUserScramCredentials(TypedDict):
+    users: list[DescribeUserScramCredentialsUser] | None
+
+
+class AlterUserScramCredentialsDeletion(TypedDict):
+    name: str
+    mechanism: int
+
+
+class AlterUserScramCredentialsUpsertion(TypedDict):
+    name: str
+    mechanism: int
+    iterations: int
+    salt: bytes
+    salted_password: bytes
+
+
+class AlterUserScramCredentials(TypedDict):
+    deletions: list[AlterUserScramCredentialsDeletion]
+    upsertions: list[AlterUserScramCredentialsUpsertion]
+
+
 class DescribeCluster(TypedDict):
     include_cluster_authorized_operations: bool
     endpoint_type: NotRequired[int]
@@ -442,5 +559,8 @@ class DescribeTransactions(TypedDict):
 
 
 TxnOffsetCommitTopicPartition = OffsetCommitTopicPartition
+DeleteAclsFilter = DescribeAcls
 AlterConfigsResourceConfig = CreateTopicsTopicConfig
+DescribeLogDirsTopic = ElectLeadersTopicPartition
+ListPartitionReassignmentsTopic = OffsetFetchTopic
 DescribeProducersTopic = OffsetFetchTopic

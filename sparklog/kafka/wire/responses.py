@@ -453,6 +453,39 @@ class DescribeAcls(TypedDict):
     resources: list[DescribeAclsResource]
 
 
+class CreateAclsResult(TypedDict):
+    error_code: int
+    error_message: str | None
+
+
+class CreateAcls(TypedDict):
+    throttle_time_ms: NotRequired[int]
+    results: list[CreateAclsResult]
+
+
+class DeleteAclsFilterResultMatchingAcl(TypedDict):
+    error_code: int
+    error_message: NotRequired[str | None]
+    resource_type: int
+    resource_name: str
+    pattern_type: NotRequired[int]
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+class DeleteAclsFilterResult(TypedDict):
+    error_code: int
+    error_message: str | None
+    matching_acls: list[DeleteAclsFilterResultMatchingAcl]
+
+
+class DeleteAcls(TypedDict):
+    throttle_time_ms: NotRequired[int]
+    filter_results: list[DeleteAclsFilterResult]
+
+
 class DescribeConfigsResultConfigSynonym(TypedDict):
     name: str
     value: str | None
@@ -481,6 +514,23 @@ class DescribeConfigsResult(TypedDict):
 class DescribeConfigs(TypedDict):
     throttle_time_ms: NotRequired[int]
     results: list[DescribeConfigsResult]
+
+
+class ElectLeadersReplicaElectionResultPartitionResult(TypedDict):
+    partition_id: int
+    error_code: int
+    error_message: str | None
+
+
+class ElectLeadersReplicaElectionResult(TypedDict):
+    topic: str
+    partition_result: list[ElectLeadersReplicaElectionResultPartitionResult]
+
+
+class ElectLeaders(TypedDict):
+    throttle_time_ms: NotRequired[int]
+    error_code: NotRequired[int]
+    replica_election_results: list[ElectLeadersReplicaElectionResult]
 
 
 class IncrementalAlterConfigsResponse(TypedDict):
@@ -547,6 +597,113 @@ class DeleteGroupsResult(TypedDict):
 class DeleteGroups(TypedDict):
     throttle_time_ms: NotRequired[int]
     results: list[DeleteGroupsResult]
+
+
+class AlterPartitionReassignmentsResponsePartition(TypedDict):
+    partition_index: int
+    error_code: int
+    error_message: str | None
+
+
+class AlterPartitionReassignmentsResponse(TypedDict):
+    name: str
+    partitions: list[AlterPartitionReassignmentsResponsePartition]
+
+
+class AlterPartitionReassignments(TypedDict):
+    throttle_time_ms: NotRequired[int]
+    allow_replication_factor_change: NotRequired[bool]
+    error_code: int
+    error_message: str | None
+    responses: list[AlterPartitionReassignmentsResponse]
+
+
+class ListPartitionReassignmentsTopicPartition(TypedDict):
+    partition_index: int
+    replicas: list[int]
+    adding_replicas: list[int]
+    removing_replicas: list[int]
+
+
+class ListPartitionReassignmentsTopic(TypedDict):
+    name: str
+    partitions: list[ListPartitionReassignmentsTopicPartition]
+
+
+class ListPartitionReassignments(TypedDict):
+    throttle_time_ms: NotRequired[int]
+    error_code: int
+    error_message: str | None
+    topics: list[ListPartitionReassignmentsTopic]
+
+
+class OffsetDelete(TypedDict):
+    error_code: int
+    throttle_time_ms: NotRequired[int]
+    topics: list[TxnOffsetCommitTopic]
+
+
+class DescribeClientQuotasEntrieEntity(TypedDict):
+    entity_type: str
+    entity_name: str | None
+
+
+class DescribeClientQuotasEntrieValue(TypedDict):
+    key: str
+    value: float
+
+
+class DescribeClientQuotasEntrie(TypedDict):
+    entity: list[DescribeClientQuotasEntrieEntity]
+    values: list[DescribeClientQuotasEntrieValue]
+
+
+class DescribeClientQuotas(TypedDict):
+    throttle_time_ms: NotRequired[int]
+    error_code: int
+    error_message: str | None
+    entries: list[DescribeClientQuotasEntrie] | None
+
+
+class AlterClientQuotasEntrie(TypedDict):
+    error_code: int
+    error_message: str | None
+    entity: list[DescribeClientQuotasEntrieEntity]
+
+
+class AlterClientQuotas(TypedDict):
+    throttle_time_ms: NotRequired[int]
+    entries: list[AlterClientQuotasEntrie]
+
+
+class DescribeUserScramCredentialsResultCredentialInfo(TypedDict):
+    mechanism: int
+    iterations: int
+
+
+class DescribeUserScramCredentialsResult(TypedDict):
+    user: str
+    error_code: int
+    error_message: str | None
+    credential_infos: list[DescribeUserScramCredentialsResultCredentialInfo]
+
+
+class DescribeUserScramCredentials(TypedDict):
+    throttle_time_ms: NotRequired[int]
+    error_code: int
+    error_message: str | None
+    results: list[DescribeUserScramCredentialsResult]
+
+
+class AlterUserScramCredentialsResult(TypedDict):
+    user: str
+    error_code: int
+    error_message: str | None
+
+
+class AlterUserScramCredentials(TypedDict):
+    throttle_time_ms: NotRequired[int]
+    results: list[AlterUserScramCredentialsResult]
 
 
 class DescribeClusterBroker(TypedDict):
@@ -636,3 +793,6 @@ AddOffsetsToTxn = Heartbeat
 TxnOffsetCommitTopicPartition = OffsetCommitTopicPartition
 AlterConfigsResponse = IncrementalAlterConfigsResponse
 AlterConfigs = IncrementalAlterConfigs
+OffsetDeleteTopicPartition = OffsetCommitTopicPartition
+OffsetDeleteTopic = TxnOffsetCommitTopic
+AlterClientQuotasEntrieEntity = DescribeClientQuotasEntrieEntity

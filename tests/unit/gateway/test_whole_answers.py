@@ -12,7 +12,7 @@ from sparklog import errors
 from sparklog.environment.memory_budget import MemoryBudget
 from sparklog.environment.time_slices import LoopTimeSlices
 from sparklog.gateway.backend.recent_checks import RecentChecks
-from sparklog.gateway.backend.topics import Topics
+from sparklog.gateway.backend.topics import TopicNames, Topics
 from sparklog.gateway.groups.model import REBALANCE_TIMEOUT_MS_MAX
 from sparklog.gateway.groups.runtime import Groups
 from sparklog.gateway.handlers import (
@@ -201,34 +201,28 @@ def test_an_unknown_topic_id_gets_an_error_of_the_version() -> None:
         encoder(RESPONSE, "Metadata", version)(found)
 
 
-def test_all_topics_are_looked_at_only_for_ids_that_are_new() -> None:
-    ids = [UUID(int=1), UUID(int=2)]
-    asked: list[list[str] | None] = []
+def test_names_of_ids_are_read_once_and_an_earlier_topic_has_none() -> None:
+    first, second, absent = (UUID(int=i) for i in (1, 2, 3))
+    present = {first: "t", second: "u"}
+    requests: list[list[str]] = []
 
     def states(request: t.MetadataRequest) -> t.MetadataResponse:
-        asked.append(request.topics)
-        states = {f"t{i.int}": t.TopicState(0, f"t{i.int}", topic_id=i.hex) for i in ids}
-        return t.MetadataResponse(
-            "c", 0, [], [states[n] for n in (states if request.topics is None else request.topics)]
-        )
+        requests.append(request.topic_ids or [])
+        states = [t.TopicState(0, name, topic_id=i.hex) for i, name in present.items() if i.hex in requests[-1]]
+        return t.MetadataResponse("c", 0, [], states)
 
-    def answered(noted: list[UUID], requested: list[UUID]) -> list[str]:
-        async def handler(session: Any, request: dict[str, Any], version: int) -> Any:
-            for topic_id in noted:
-                session.gateway.topics.note_id(topic_id, f"t{topic_id.int}")
-            return await metadata.metadata(session, request, version)  # type: ignore[arg-type]
+    async def names(session: Any, request: dict[str, Any], version: int) -> Any:
+        found = TopicNames()
+        connection = await session.broker()
+        assert await found.names_of(connection, {first, absent}) == {first: "t"}
+        assert await found.names_of(connection, {first, second}) == present
+        assert requests == [[first.hex, absent.hex], [second.hex]]
+        present.clear()
+        present[absent] = "t"
+        assert await found.names_of(connection, {absent}) == {absent: "t"}
+        assert await found.names_of(connection, {first}) == {}
 
-        asked.clear()
-        topics = [{"name": None, "topic_id": topic_id} for topic_id in requested]
-        request = {"topics": topics, "allow_auto_topic_creation": False}
-        found = answer_of(handler, request, 12, {Api.METADATA: states})
-        return sorted(topic["name"] for topic in found["topics"])
-
-    assert answered(ids, ids) == ["t1", "t2"]
-    assert None not in asked, "each name is noted"
-    assert answered(ids[:1], ids) == ["t1", "t2"]
-    assert asked.count(None) == 1
-    assert answered([], ids[:1]) == ["t1"], "other topics are not in the answer"
+    answer_of(names, {}, 0, {Api.METADATA: states})
 
 
 def test_a_member_without_a_rebalance_timeout_has_that_of_its_session() -> None:

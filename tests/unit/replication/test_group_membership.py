@@ -258,6 +258,21 @@ def test_offsets_after_records_of_an_earlier_topic_are_refused() -> None:
         assert commit("u", 0, producer_id) == 0
 
 
+def test_offsets_of_topics_that_have_subscribers_are_not_deleted() -> None:
+    c = Cluster()
+    places = [TopicPartition("t", 0), TopicPartition("u", 0), TopicPartition("u", 0), TopicPartition("v", 3)]
+    with pytest.raises(GroupIdNotFoundError):
+        c.coordinator.delete_offsets("g", places)
+    c.beat("a", 0)
+    for topic in ("t", "u"):
+        assert c.commit("a", 1, topic=topic) == 0
+    assert c.coordinator.delete_offsets("g", places).answer == (1, ["t"])
+    assert [c.coordinator.offsets.get("g", place) is not None for place in places[:2]] == [True, False]
+    c.commit("a", 1, topic="u", producer_id=7)
+    with pytest.raises(UnstableOffsetCommitError):
+        c.coordinator.delete_offsets("g", places)
+
+
 def test_offsets_of_transactions() -> None:
     c = Cluster()
     assert c.commit("", -1, producer_id=7) == 0
