@@ -108,7 +108,7 @@ async def fetch(session: Session, request: requests.Fetch, version: int) -> resp
         "error_code": Kafka.NONE,
         "session_id": NO_SESSION,
         "responses": topics,
-        "node_endpoints": node_endpoints(session, brokers),
+        "node_endpoints": node_endpoints(session, brokers) if brokers else [],
     }
 
 

@@ -98,6 +98,14 @@ _ENTRIES: dict[str, tuple[_Entries, ...]] = {
     "TxnOffsetCommit": (_BY_PARTITION,),
     "CreateAcls": (_Entries("results", "creations", {}),),
     "DeleteAcls": (_Entries("filter_results", "filters", {}),),
+    "ElectLeaders": (
+        _Entries(
+            "replica_election_results",
+            "topic_partitions",
+            _same("topic"),
+            _Entries("partition_result", "partitions", {"partition_id": _ELEMENT}),
+        ),
+    ),
     "AlterClientQuotas": (_Entries("entries", "entries", _same("entity")),),
     "AlterUserScramCredentials": (
         _Entries("results", "deletions", {"user": "name"}),

@@ -158,7 +158,7 @@ def test_the_connection_stays_open_after_a_refusal(monkeypatch: pytest.MonkeyPat
         for name, version, code, sent in (
             ("Produce", 0, Kafka.UNSUPPORTED_VERSION, plain_body("Produce", 0)),
             ("Produce", 2, Kafka.UNSUPPORTED_VERSION, plain_body("Produce", 2)),
-            ("Metadata", 13, Kafka.UNSUPPORTED_VERSION, plain_body("Metadata", 13)),
+            ("ListOffsets", 10, Kafka.UNSUPPORTED_VERSION, plain_body("ListOffsets", 10)),
             ("SaslHandshake", 0, Kafka.UNSUPPORTED_VERSION, plain_body("SaslHandshake", 0)),
             ("Produce", 9, Kafka.INVALID_REQUEST, dict(long_bodies("Produce", 9, ENTRIES))["topic_data"]),
             ("SyncGroup", 5, Kafka.INVALID_REQUEST, dict(long_bodies("SyncGroup", 5, ENTRIES))["assignments"]),

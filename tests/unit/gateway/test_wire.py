@@ -66,6 +66,8 @@ def one_of(field: Field, version: int, source: random.Random) -> Any:
             return sample(field.fields, version, source)
         case "bool":
             return source.random() < 0.5
+        case "float64":
+            return source.uniform(-1e9, 1e9)
         case "uint16":
             return source.randrange(2**16)
         case "string":

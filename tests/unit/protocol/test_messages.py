@@ -96,7 +96,7 @@ def test_unknown_version(version: int) -> None:
         decode_request(Api.FETCH, version, encode(REQUESTS[Api.FETCH]))
 
 
-P = ["t", 0, 5, -1]
+P = ["t", 0, 5, -1, ""]
 FETCH = ["t", 0, 0, 0, -1]
 
 OUT_OF_LIMITS: list[tuple[Api, list[Any]]] = [
@@ -153,7 +153,13 @@ def test_values_at_the_limits_are_taken() -> None:
         (Api.PRODUCE, [-1, 86_400_000, [P] * 1000]),
         (
             Api.FETCH,
-            [60_000, 2**62, 2**62, 1, [["t", base.PARTITIONS_PER_TOPIC_MAX - 1, 2**63 - 1, 2**62, 2**31 - 1, True]]],
+            [
+                60_000,
+                2**62,
+                2**62,
+                1,
+                [["t", base.PARTITIONS_PER_TOPIC_MAX - 1, 2**63 - 1, 2**62, 2**31 - 1, True, ""]],
+            ],
         ),
         (Api.LIST_OFFSETS, [[["t", 0, -3, -1], ["t", 0, 2**62, 2**31 - 1]]]),
     ):
