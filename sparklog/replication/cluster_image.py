@@ -69,6 +69,9 @@ class BrokerImage(Struct, frozen=True):
     """True after the broker has asked for a controlled shutdown. The broker is not elected and joins no ISR."""
     last_written_epoch: int = NO_EPOCH
     """A life after which the broker has written nothing; NO_EPOCH if unknown."""
+    is_suspected: bool = False
+    """True if two other brokers did not reach the broker. Other in-sync replicas lead its partitions meanwhile. Only
+    the end of its session proves that it is dead."""
 
     def vouches_for(self, life: int, epochs: tuple[int, ...]) -> bool:
         """Return True if the broker still has all data of `life`. `epochs` are the lives of which it has all data. A

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulation.replication_aimed import OverlappingControllers
+from tests.simulation.replication_aimed import OverlappingControllers, Suspicions
 from tests.simulation.replication_promises import ViolationError
 from tests.simulation.replication_world import AllSafeguards, World
 from tests.support.cases import in_gate
@@ -55,6 +55,20 @@ def test_overlapping_controllers_keep_the_invariants() -> None:
         OverlappingControllers(seed).run()
 
 
+def test_suspicions_of_living_leaders_lose_no_record() -> None:
+    worlds = [Suspicions(seed) for seed in range(10)]
+    for world in worlds:
+        world.run()
+    assert sum(w.promises.epochs_with_acknowledgements for w in worlds) > 3 * len(worlds)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(7_200)
+def test_suspicions_of_living_leaders_lose_no_record_in_thousands_of_runs() -> None:
+    for seed in range(1_000, 6_000):
+        Suspicions(seed).run()
+
+
 def test_the_same_seed_gives_the_same_run() -> None:
     first, second = run_seed(5), run_seed(5)
     assert first.promises.acknowledged == second.promises.acknowledged
@@ -73,7 +87,7 @@ IN_SCENARIOS = {"member_epoch_check", "unclean_restart_forgets"}
 """Rules that are tested in test_replication_scenarios.py: they need crashes and messages in one order."""
 SELDOM_MISSED = {"epoch_start_before_join", "keeps_pending"}
 """Rules whose loss random runs show too seldom for a short search; lives of clusters and the long campaign find it."""
-AIMED = {"fence": OverlappingControllers}
+AIMED = {"fence": OverlappingControllers, "suspicion_in_sync_only": Suspicions}
 """Worlds whose faults aim at one rule."""
 
 
@@ -93,6 +107,7 @@ def is_missed(rule: str, first: int, count: int) -> bool:
         "has_inert_divergence",
         "epoch_bump",
         "stale_answer_drop",
+        "suspicion_in_sync_only",
     ),
 )
 def test_a_rule_that_is_switched_off_is_missed(rule: str) -> None:

@@ -354,6 +354,7 @@ class World(Scene):
 
     def _lead(self, names: Sequence[str], turn: int) -> None:
         """Let the replica `turn` places behind the first one lead."""
+        self.simulation.run(self._suspects_none, limit_s=self.simulation.now_s + REST_S)
         image = self.controller_image()
         assert image is not None
         targets = {}
@@ -374,6 +375,10 @@ class World(Scene):
 
         if not self.simulation.run(leads, limit_s=self.simulation.now_s + REST_S):
             raise AssertionError(f"others do not come to lead: {targets}")
+
+    def _suspects_none(self) -> bool:
+        image = self.controller_image()
+        return image is not None and not any(broker.is_suspected for broker in image.brokers.values())
 
     def _log(self, broker_id: int, tp: TopicPartition) -> tuple[int, int]:
         broker = self.node(broker_id).broker

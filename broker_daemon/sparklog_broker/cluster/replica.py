@@ -14,7 +14,7 @@ from sparklog.errors import NotLeaderError, RequestTimedOutError
 from sparklog.log.partition_log import PartitionLog
 from sparklog.replication.cluster_image import NO_LEADER, PartitionImage
 from sparklog.replication.replica.follower import Follower
-from sparklog.replication.replica.leader import Leader
+from sparklog.replication.replica.leader import UNKNOWN_END, Leader
 from sparklog.replication.replica.model import (
     BeginEpoch,
     FetchAccepted,
@@ -290,6 +290,11 @@ class ClusterReplica:
         self._carry_out(effects, None)
         self._check_deletions()
         return verdict
+
+    def awaits_fetch(self, follower: int) -> bool:
+        """Return True if this broker leads and does not count an earlier fetch of the follower any more."""
+        progress = self.state.followers.get(follower) if isinstance(self.state, Leader) else None
+        return progress is not None and progress.log_end_offset == UNKNOWN_END
 
     def _carry_out(self, effects: list[LeaderEffect], log: PartitionLog | None) -> None:
         for effect in effects:

@@ -86,6 +86,7 @@ def preferred_replica(broker: Broker, partition: Partition, rack: str, offset: i
         and (registered := brokers.get(follower)) is not None
         and registered.rack == rack
         and not registered.is_stopping
+        and not registered.is_suspected
         and progress.log_start_offset <= offset <= progress.log_end_offset
     ]
     return max(candidates)[1] if candidates else UNKNOWN

@@ -7,8 +7,9 @@
 | AlterPartition | checks of `isr_changes`; Write, then Answer |
 | ControlledShutdown | the broker's partitions get other leaders; Write, then Answer with the remaining number |
 | DirectoryFull | the broker leaves the ISRs that keep enough members, other members lead; Write, then Answer |
+| Suspect | with two observers: other ISR members lead instead of the broker; Write, then Answer |
 | DirectoryFailed, Elect, Reassign, topics, AlterSecurity | Write, then Answer |
-| Tick | leaderless partitions, reassignments, preferred leaders; Write |
+| Tick | leaderless partitions, reassignments, preferred leaders, ends of suspicions; Write |
 | WriteResult OK | the image changes (no other event changes it); Publish, the waiting Answers; the next Write |
 | WriteResult FENCED | Resign; all waiting requests are refused with NOT_CONTROLLER |
 | WriteResult CONFLICT | Reload; all waiting requests are refused with NOT_CONTROLLER |
@@ -75,6 +76,7 @@ from sparklog.replication.controller.model import (
     Resign,
     Safeguards,
     SessionLost,
+    Suspect,
     Tick,
     Write,
     WriteOutcome,
@@ -85,6 +87,8 @@ from sparklog.security.records import CHANGE_BYTES_MAX, CHANGES_MAX, check_chang
 from sparklog.types import TopicPartition
 
 WAITING_MAX = 100_000
+OBSERVERS_MIN = 2
+"""Number of brokers that have to miss a broker before it is suspected. One alone may be cut off itself."""
 BATCH_MAX = 1_000
 
 
@@ -116,6 +120,8 @@ class Controller:
         self._term = _Term()
         self._offline: dict[tuple[int, int], set[TopicPartition]] = {}
         self._full: dict[tuple[int, int], set[TopicPartition]] = {}
+        self._suspected_ms: dict[tuple[int, int], int] = {}
+        """Times of the suspicions by (broker id, broker epoch)."""
 
     @property
     def image(self) -> ClusterImage | None:
@@ -168,6 +174,7 @@ class Controller:
                 effects += [Refuse(a.token, written.error) for a in self._term.answers]
                 self._term.answers = []
             self._refuse_all(effects)  # reports of disks stay: brokers repeat them only to another controller
+            self._suspected_ms = {}
             self._image = None
             effects.append(Reload())
         else:
@@ -178,7 +185,7 @@ class Controller:
                 self._term.answers = []
 
     def _resign(self, effects: list[Effect]) -> None:
-        self._offline, self._full = {}, {}
+        self._offline, self._full, self._suspected_ms = {}, {}, {}
         if self._image is not None:
             self._refuse_all(effects)
             self._image = None
@@ -225,7 +232,7 @@ class Controller:
                 self._on_tick(draft, now_ms)
             else:
                 try:
-                    result = self._perform(draft, event)
+                    result = self._perform(draft, event, now_ms)
                 except SparklogError as e:
                     self._term.answers.append(Refuse(event.token, e))
                 else:
@@ -254,19 +261,16 @@ class Controller:
             old = before.get(broker_id)
             same_life = old is not None and old.broker_epoch == broker.broker_epoch
             stopping = same_life and old is not None and old.is_stopping
-            new = replace(broker, is_stopping=stopping)
+            suspected = same_life and old is not None and old.is_suspected
+            new = replace(broker, is_stopping=stopping, is_suspected=suspected)
             if new != old:
                 draft.brokers[broker_id] = new
             if registered.get(broker_id) != broker.broker_epoch:
                 draft.known[broker_id] = broker.broker_epoch
-        self._offline, self._full = (
-            {
-                life: tps
-                for life, tps in disks.items()
-                if life[0] in brokers and brokers[life[0]].broker_epoch == life[1]
-            }
-            for disks in (self._offline, self._full)
-        )
+        lives = {(i, broker.broker_epoch) for i, broker in brokers.items()}
+        self._offline = {life: tps for life, tps in self._offline.items() if life in lives}
+        self._full = {life: tps for life, tps in self._full.items() if life in lives}
+        self._suspected_ms = {life: at_ms for life, at_ms in self._suspected_ms.items() if life in lives}
         for tp, partition in list(draft.all_partitions()):
             if (
                 partition.leader == NO_LEADER
@@ -304,7 +308,7 @@ class Controller:
 
     # --- requests
 
-    def _perform(self, draft: Draft, request: Request) -> Any:
+    def _perform(self, draft: Draft, request: Request, now_ms: int) -> Any:
         match request:
             case AlterPartition():
                 return self._alter_partitions(draft, request)
@@ -329,6 +333,8 @@ class Controller:
                 return self._fail_directory(draft, request)
             case DirectoryFull():
                 return self._spare_directory(draft, request)
+            case Suspect():
+                return self._suspect(draft, request, now_ms)
             case Elect():
                 return operations.elect_leaders(draft, request)
             case Reassign():
@@ -342,9 +348,14 @@ class Controller:
         results: list[PartitionImage | SparklogError] = []
         for change in request.changes:
             try:
-                results.append(alter_isr(draft, request.broker_id, change, self._guards))
+                before = draft.partition(change.partition)
+                after = alter_isr(draft, request.broker_id, change, self._guards)
             except SparklogError as e:
                 results.append(e)
+            else:
+                results.append(after)
+                for broker_id in {*after.isr}.difference(before.isr):
+                    _trust(draft, broker_id)  # it has fetched since it left the ISR
         return tuple(results)
 
     def _shut_down(self, draft: Draft, request: ControlledShutdown) -> int:
@@ -404,12 +415,40 @@ class Controller:
             draft.change(tp, after)
         return count
 
+    def _suspect(self, draft: Draft, request: Suspect, now_ms: int) -> bool:
+        """Let other in-sync replicas lead instead of a broker that two others do not reach. Returns True if the broker
+        is suspected now."""
+        broker = self._check_life(draft, request.broker_id, request.broker_epoch)
+        if broker.is_suspected:
+            return True
+        if (broker.broker_id, broker.broker_epoch) in self._suspected_ms:
+            return False  # it was reached again in the meantime
+        observers = {i for i, epoch in request.observers if (b := draft.broker(i)) and b.broker_epoch == epoch}
+        if len(observers - {broker.broker_id}) < OBSERVERS_MIN:
+            return False
+        draft.brokers[broker.broker_id] = replace(broker, is_suspected=True)
+        self._suspected_ms[broker.broker_id, broker.broker_epoch] = now_ms
+        for tp, partition in list(draft.all_partitions()):
+            if broker.broker_id in partition.replicas:
+                if not self._guards.suspicion_in_sync_only:
+                    partition = replace(partition, isr=partition.replicas)
+                draft.change(tp, election.bypass(partition, broker.broker_id, draft.rules(tp, partition)))
+        return True
+
+    def _end_suspicions(self, draft: Draft, now_ms: int) -> None:
+        """Trust the brokers again that were suspected `suspicion_ms` ago."""
+        for (broker_id, epoch), at_ms in list(self._suspected_ms.items()):
+            if now_ms - at_ms >= self._config.suspicion_ms:
+                del self._suspected_ms[broker_id, epoch]
+                _trust(draft, broker_id)
+
     # --- time
 
     def _on_tick(self, draft: Draft, now_ms: int) -> None:
         if not self._term.has_seen_brokers:
             return
-        is_at_rest = True
+        self._end_suspicions(draft, now_ms)
+        is_at_rest = not self._suspected_ms
         for tp, partition in list(draft.all_partitions()):
             if partition.leader != NO_LEADER and not partition.is_reassigned:
                 continue
@@ -439,8 +478,14 @@ class Controller:
             if preferred and 100 * len(astray) > self._config.imbalance_percent * len(preferred):
                 for tp, partition in astray:
                     rules = draft.rules(tp, partition)
-                    if broker_id in partition.isr and rules.can_lead(broker_id) and not rules.is_full(broker_id):
+                    if broker_id in partition.isr and rules.can_lead(broker_id) and not rules.is_avoided(broker_id):
                         draft.change(tp, replace(partition, leader=broker_id))
+
+
+def _trust(draft: Draft, broker_id: int) -> None:
+    broker = draft.broker(broker_id)
+    if broker is not None and broker.is_suspected:
+        draft.brokers[broker_id] = replace(broker, is_suspected=False)
 
 
 def _fits(draft: Draft, request: AlterSecurity) -> bool:

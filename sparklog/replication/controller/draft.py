@@ -80,15 +80,17 @@ class Draft:
                 return False
             return tp not in self._offline.get((replica, broker.broker_epoch), ())
 
-        def is_full(replica: int) -> bool:
+        def is_avoided(replica: int) -> bool:
             broker = self.broker(replica)
-            return broker is not None and tp in self._full.get((replica, broker.broker_epoch), ())
+            if broker is None:
+                return False
+            return broker.is_suspected or tp in self._full.get((replica, broker.broker_epoch), ())
 
         image = self._image if not self._configs else self.image()
         allowed = bool(image.setting(topic, UNCLEAN_SETTING, False)) if unclean is None else unclean
         if not self._guards.eligible_leaders_only:
             allowed = True
-        return ElectionRules(can_lead, image.min_insync(topic, len(partition.target)), allowed, is_full)
+        return ElectionRules(can_lead, image.min_insync(topic, len(partition.target)), allowed, is_avoided)
 
     # --- topics
 

@@ -1,7 +1,7 @@
 """Changes of one partition: members leave the ISR, a leader is elected, a reassignment proceeds. Pure functions.
 
-Replicas on full disks come last, the others in the order of the assignment. The leader is the first of these that
-exists:
+Replicas on full disks and of suspected brokers come last, the others in the order of the assignment. The leader is the
+first of these that exists:
 
 1. the first replica that can lead and is in the ISR;
 2. the first replica that can lead and is an eligible leader (KIP-966): it left the ISR while the ISR was below
@@ -29,8 +29,8 @@ class ElectionRules(NamedTuple):
     can_lead: Callable[[int], bool]
     min_insync: int = 1
     unclean: bool = False
-    is_full: Callable[[int], bool] = lambda _: False
-    """True if the broker's disk with the partition is full; other candidates are preferred."""
+    is_avoided: Callable[[int], bool] = lambda _: False
+    """True if the broker is suspected, or its disk with the partition is full; other candidates are preferred."""
 
 
 def settled(before: PartitionImage, after: PartitionImage) -> PartitionImage:
@@ -81,7 +81,7 @@ def elect(
     if current in partition.isr and rules.can_lead(current) and not always:
         return partition
     candidates = [r for r in (order if order is not None else partition.replicas) if rules.can_lead(r)]
-    candidates.sort(key=rules.is_full)  # a stable sort: those with room first
+    candidates.sort(key=rules.is_avoided)  # a stable sort: avoided ones last
     for candidate in candidates:
         if candidate in partition.isr:
             return _led_by(partition, candidate)
@@ -109,9 +109,25 @@ def spare(partition: PartitionImage, full: int, rules: ElectionRules) -> Partiti
     others = [r for r in partition.isr if r != full]
     if full not in partition.isr or partition.recovering or len(others) < max(1, rules.min_insync):
         return partition
-    if not any(rules.can_lead(r) and not rules.is_full(r) for r in others):
+    if not any(rules.can_lead(r) and not rules.is_avoided(r) for r in others):
         return partition
     return elect(with_isr(partition, others, rules.min_insync), rules)
+
+
+def bypass(partition: PartitionImage, suspect: int, rules: ElectionRules) -> PartitionImage:
+    """Elect another member of the ISR if the broker `suspect` leads, and remove it from the ISR if at least
+    min.insync.replicas other members remain.
+
+    The partition stays as it is if no other member can lead, or only avoided ones can. `suspect` may be alive: the new
+    leader epoch fences it, and it can acknowledge no record that the new leader lacks.
+    """
+    others = [r for r in partition.isr if r != suspect]
+    can_replace = any(rules.can_lead(r) and not rules.is_avoided(r) for r in others)
+    if suspect not in partition.isr or partition.recovering or not can_replace:
+        return partition
+    members = others if len(others) >= rules.min_insync else partition.isr
+    remaining = with_isr(partition, members, rules.min_insync)
+    return elect(remaining, rules, always=True) if partition.leader == suspect else remaining
 
 
 # --- reassignment (KIP-455)

@@ -25,6 +25,9 @@ class ControllerConfig(Struct, frozen=True):
     """`leader.imbalance.per.broker.percentage`."""
     rebalance: bool = True
     """`auto.leader.rebalance.enable`."""
+    suspicion_ms: int = 10_000
+    """Time in ms for which a suspicion lasts, unless the broker joins an ISR or its session ends before. In this time a
+    further suspicion of the same broker changes nothing, so leaders move away from it once."""
     has_own_store: bool = False
     """True if the store is in the data directory of the cluster's only broker. Each partition then stays with this
     broker even if it lost data in a crash: no other broker could lead."""
@@ -44,6 +47,8 @@ class Safeguards:
     18635)."""
     eligible_leaders_only: bool = True
     """Without unclean election only members of ISR and ELR can lead."""
+    suspicion_in_sync_only: bool = True
+    """A suspicion moves leadership to members of the ISR only, because it does not prove that the leader is dead."""
     epoch_bump: bool = True
     """Every change of leader begins a new leader epoch."""
 
@@ -176,6 +181,20 @@ class DirectoryFull(Struct, frozen=True):
     is_full: bool
 
 
+class Suspect(Struct, frozen=True):
+    """Brokers did not reach another broker: their connections to it were refused, or got no reply. The Answer is True
+    if the broker is suspected now, False if there are too few observers.
+
+    Leaderships of the suspected broker move to other members of the ISR. The broker stays registered.
+    """
+
+    token: Hashable
+    broker_id: int
+    broker_epoch: int
+    observers: tuple[tuple[int, int], ...]
+    """(broker id, broker epoch) of each broker that did not reach the suspected one."""
+
+
 class ElectionKind(Enum):
     PREFERRED = "preferred"
     UNCLEAN = "unclean"
@@ -249,6 +268,7 @@ Request = (
     | ControlledShutdown
     | DirectoryFailed
     | DirectoryFull
+    | Suspect
     | Elect
     | Reassign
     | Cordon

@@ -48,9 +48,10 @@ def _elect_one(draft: Draft, tp: TopicPartition, kind: ElectionKind) -> None:
             return
         if preferred not in partition.isr or not draft.rules(tp, partition).can_lead(preferred):
             raise EligibleLeadersNotAvailableError(f"{tp}: the preferred leader {preferred} is not in sync")
-        if draft.rules(tp, partition).is_full(preferred):
+        if draft.rules(tp, partition).is_avoided(preferred):
             raise EligibleLeadersNotAvailableError(
-                f"{tp}: the disk of the preferred leader {preferred} is full; free space on it, then retry"
+                f"{tp}: the disk of the preferred leader {preferred} is full, or other brokers did not reach it in the "
+                "last seconds; free space on the disk or wait, then retry"
             )
         draft.change(tp, replace(partition, leader=preferred))
     elif partition.leader == NO_LEADER:

@@ -48,6 +48,10 @@ from sparklog.replication.replica.model import (
     TruncateTo,
 )
 
+FIRST_BACKOFF_MS = 20
+"""Time in ms until the next fetch after a refusal because of an older image, which is soon up to date. It doubles with
+each further refusal, up to `replica.fetch.backoff.ms`."""
+
 
 class Follower:
     """The follower's state machine for one leader epoch. A new leader epoch gets a new Follower."""
@@ -70,6 +74,8 @@ class Follower:
         self._number = first_fetch
         self._under_way: int | None = None
         self._end = log.log_end_offset
+        self._refusals = 0
+        """Number of fetches in a row that were refused because one of the two brokers has an older image."""
         self.copied_to = -1
         """Offset in the leader's last answer, below which every replica has the records; -1 while a replica is out of
         sync."""
@@ -108,6 +114,7 @@ class Follower:
     def _on_answer(self, answer: FetchAnswer, now_ms: int) -> list[FollowerEffect]:
         effects: list[FollowerEffect] = []
         self._end = self._log.log_end_offset
+        self._refusals = 0
         self.copied_to = answer.copied_to
         if answer.diverging is not None:
             self._cut(self._cut_offset(answer.diverging), effects)
@@ -150,10 +157,13 @@ class Follower:
                 self._end = failure.log_start_offset
                 effects += [RestartAt(self._end), SetHighWatermark(self._end)]
             return [*effects, self._fetch(now_ms)]
+        backoff_ms = self._config.fetch_backoff_ms
         outdated = FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderError, StaleBrokerEpochError
         if isinstance(failure.error, outdated):
             effects.append(RefreshMetadata())
-        return [*effects, self._fetch(now_ms + self._config.fetch_backoff_ms)]
+            backoff_ms = min(FIRST_BACKOFF_MS << min(self._refusals, 10), backoff_ms)
+            self._refusals += 1
+        return [*effects, self._fetch(now_ms + backoff_ms)]
 
     def _fetch(self, at_ms: int) -> Fetch:
         """Return a fetch from the log end after the earlier effects of the same event. The shell corrects the offset if

@@ -396,6 +396,9 @@ class Leader:
                 progress.caught_up_ms = now_ms
                 if others_led or replica in partition.adding:  # removed and added again, perhaps empty
                     progress.log_end_offset = UNKNOWN_END
+        for replica in {*before.isr} - {*partition.isr, self._me}:  # it joins again when it fetches again
+            if replica in self._followers:
+                self._followers[replica].log_end_offset = UNKNOWN_END
         self._know_followers(now_ms)
         self._advance(now_ms, effects)
 

@@ -46,6 +46,7 @@ FOUND_BY_RULES = {
     f"{REPLICA}:has_inert_divergence": "test_replication",
     f"{REPLICA}:stale_answer_drop": "test_replication",
     f"{CONTROLLER}:proposal_epoch_check": "test_replication",
+    f"{CONTROLLER}:suspicion_in_sync_only": "test_replication",
 }
 """Safeguards whose loss these lives show seldom or never, and the test of the rules' world that shows it: fetch
 sessions and streams keep an order that its network does not.

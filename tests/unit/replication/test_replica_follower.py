@@ -126,7 +126,22 @@ def test_failures_are_tried_again_after_a_while(error: errors.SparklogError, ref
     follower.become(0)
     effects = follower.handle(FetchFailure(1, error), 100)
     assert (RefreshMetadata() in effects) is refreshes
-    assert effects[-1] == Fetch(2, 2, 5, 10, 1_100)
+    assert effects[-1] == Fetch(2, 2, 5, 10, 120 if refreshes else 1_100)
+
+
+def test_refusals_between_two_images_are_tried_again_ever_later() -> None:
+    follower = Follower(LED_BY_2, Log())
+    follower.become(0)
+
+    def wait_ms(number: int) -> int:
+        fetch = follower.handle(FetchFailure(number, errors.NotLeaderError("x")), 0)[-1]
+        assert isinstance(fetch, Fetch)
+        return fetch.at_ms
+
+    waits = [wait_ms(n) for n in range(1, 20)]
+    assert waits[:7] == [20, 40, 80, 160, 320, 640, 1_000] and set(waits[7:]) == {1_000}
+    follower.handle(FetchAnswer(20, 5, 0, 0), 0)
+    assert wait_ms(21) == 20
 
 
 @pytest.mark.parametrize("answer", [FetchAnswer(1, 4, 20, 0), FetchAnswer(9, 5, 20, 0)])

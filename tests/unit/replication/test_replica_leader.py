@@ -260,6 +260,21 @@ def test_a_joining_replica_has_deleted_the_deleted_records() -> None:
     assert only(leader.handle(msgspec.structs.replace(behind, log_start_offset=4), 0), ProposeIsr)
 
 
+def test_a_member_that_the_controller_removes_joins_again_only_by_a_fetch() -> None:
+    """The leader knows that the member had all records, and not that it lives."""
+    log = Log()
+    leader = lead(log)
+    for replica in (2, 3):
+        fetch(leader, replica, 0)
+    append(leader, log)
+    fetch(leader, 2, 1)
+    assert leader.high_watermark == 0
+    effects = leader.handle(image(replace(ALL_IN_SYNC, isr=(1, 2), partition_epoch=8)), 0)
+    assert SetHighWatermark(1) in effects, "no acknowledgement waits for it"
+    assert not [e for e in leader.handle(Tick(), 500) if isinstance(e, ProposeIsr)]
+    assert [e.isr for e in fetch(leader, 3, 1, 600) if isinstance(e, ProposeIsr)] == [((1, 11), (2, 12), (3, 13))]
+
+
 def test_a_life_that_is_not_the_registered_one_does_not_join() -> None:
     leader = lead(Log(), image(replace(ALL_IN_SYNC, isr=(1, 2)), eligible={1: 11, 2: 12}))
     assert refusal(fetch(leader, 3, 0)) is errors.StaleBrokerEpochError
