@@ -72,6 +72,7 @@ HANDLERS: dict[Api, Handler] = {
     Api.ALTER_PARTITION: cluster.alter_partition,
     Api.CONTROLLED_SHUTDOWN: cluster.controlled_shutdown,
     Api.DIRECTORY_FAILED: cluster.directory_failed,
+    Api.SUSPECT_BROKER: cluster.suspect_broker,
     Api.WRITE_TXN_MARKERS: cluster_transactions.write_txn_markers,
     Api.ADD_PARTITIONS_TO_TXN: cluster_transactions.add_partitions_to_txn,
     Api.FIND_TXN_OWNERS: cluster_transactions.find_txn_owners,

@@ -21,10 +21,12 @@ from sparklog.errors import SparklogError
 from sparklog.metadata import cluster_znodes as znodes
 from sparklog.metadata.coordination import (
     BadVersionError,
+    Check,
     ConnectionLossError,
     Coordination,
     CoordinationError,
     Create,
+    Delete,
     NodeExistsError,
     NoNodeError,
     Op,
@@ -127,6 +129,25 @@ class ControllerSession:
                 yield self._zk.delete(znodes.CONTROLLER, node.version)
         except CoordinationError as e:
             logger.info("the brokers elect a new controller when this session ends: %s", e)
+
+    def evict(self, broker_id: int) -> None:
+        """Delete the controller's node if it belongs to the broker `broker_id`, so that the brokers elect another
+        controller before its session ends. If that controller lives, it resigns."""
+        if not self.older:
+            self._drive(self._delete_node_of(broker_id))
+
+    def _delete_node_of(self, broker_id: int) -> Steps:
+        try:
+            fence, node = yield [self._zk.get(znodes.CONTROLLER_EPOCH), self._zk.get(znodes.CONTROLLER)]
+            if fence is None or node is None:
+                return
+            if znodes.decode(node.data, znodes.ControllerNode).broker_id == broker_id:
+                # a write in between shows that the controller, or its successor, lives
+                yield self._zk.transaction(
+                    [Check(znodes.CONTROLLER_EPOCH, fence.version), Delete(znodes.CONTROLLER, node.version)]
+                )
+        except CoordinationError as e:
+            logger.info("the controller's node is not deleted: %r", e)
 
     def handle(self, event: Event) -> None:
         """Pass an event to the controller's rules, and carry out their effects."""

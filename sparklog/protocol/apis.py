@@ -105,6 +105,7 @@ class Api(IntEnum):
     WRITE_TXN_MARKERS = 54
     ADD_PARTITIONS_TO_TXN = 55
     FIND_TXN_OWNERS = 56
+    SUSPECT_BROKER = 57
     SASL_HANDSHAKE = 60
     SASL_AUTHENTICATE = 61
     ALTER_USER_SCRAM_CREDENTIALS = 62
@@ -433,6 +434,9 @@ APIS: dict[Api, ApiSpec] = {
     ),
     Api.CONTROLLED_SHUTDOWN: ApiSpec(
         cluster.ControlledShutdownRequest, cluster.ControlledShutdownResponse, permissions=(BROKERS_ONLY,)
+    ),
+    Api.SUSPECT_BROKER: ApiSpec(
+        cluster.SuspectBrokerRequest, cluster.SuspectBrokerResponse, permissions=(BROKERS_ONLY,)
     ),
     Api.WRITE_TXN_MARKERS: ApiSpec(
         cluster.WriteTxnMarkersRequest, cluster.WriteTxnMarkersResponse, permissions=(BROKERS_ONLY,)

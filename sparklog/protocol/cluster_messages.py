@@ -213,6 +213,22 @@ class ControlledShutdownResponse(Message):
     remaining: Annotated[int, Meta(ge=0)]
 
 
+class SuspectBrokerRequest(Message):
+    """The broker `observer_id` does not reach the broker `broker_id`, and asks another broker to probe it, too."""
+
+    observer_id: BrokerId
+    observer_epoch: Int64
+    broker_id: BrokerId
+    broker_epoch: Int64
+
+
+class SuspectBrokerResponse(Message):
+    """`is_confirmed`: True if the receiver does not reach the broker either. The controller has then stored other
+    leaders where possible."""
+
+    is_confirmed: bool
+
+
 class OfflinePartition(Message):
     """A partition in a DIRECTORY_FAILED report."""
 

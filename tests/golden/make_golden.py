@@ -262,6 +262,7 @@ REQUESTS: dict[Api, Message] = {
     ),
     Api.CONTROLLED_SHUTDOWN: cluster.ControlledShutdownRequest(1, 16),
     Api.DIRECTORY_FAILED: cluster.DirectoryFailedRequest(1, 16, [cluster.OfflinePartition("trips", 2)]),
+    Api.SUSPECT_BROKER: cluster.SuspectBrokerRequest(1, 16, 2, 18),
     Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersRequest(
         3, [cluster.TransactionMarker("trips", 1, 4_000, 2, commit=True)]
     ),
@@ -410,6 +411,7 @@ RESPONSES: dict[Api, Message] = {
     ),
     Api.CONTROLLED_SHUTDOWN: cluster.ControlledShutdownResponse(3),
     Api.DIRECTORY_FAILED: cluster.DirectoryFailedResponse(1),
+    Api.SUSPECT_BROKER: cluster.SuspectBrokerResponse(True),
     Api.WRITE_TXN_MARKERS: cluster.WriteTxnMarkersResponse([0]),
     Api.ADD_PARTITIONS_TO_TXN: cluster.AddPartitionsToTxnResponse(1),
     Api.HOLD_TRANSACTIONS: cluster.HoldTransactionsResponse([0, 3], [5, 2]),

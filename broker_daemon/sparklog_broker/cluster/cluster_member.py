@@ -38,6 +38,7 @@ from sparklog_broker.cluster.leader_side.replica_server import ReplicaServer
 from sparklog_broker.cluster.membership import Membership
 from sparklog_broker.cluster.peers import Connect
 from sparklog_broker.cluster.replicas import Replicas
+from sparklog_broker.cluster.suspicions import Suspicions
 from sparklog_broker.cluster.topics import Topics
 from sparklog_broker.config import BrokerConfig, parse_address
 from sparklog_broker.counters.replication import SessionCounters
@@ -136,21 +137,14 @@ class ClusterMember:
             listener.on_leadership,
         )
         self.topics = Topics(
-            config,
-            environment,
-            storage,
-            partitions,
-            background,
-            time_slices,
-            self.replicas,
-            self.membership,
-            self.controller,
-            self.images,
-            owners,
-            self._record.on_created,
-        )
+            config, environment, storage, partitions, background, time_slices, self.replicas, self.membership,
+            self.controller, self.images, owners, self._record.on_created,
+        )  # fmt: skip
         self._failed_disks = FailedDisks(broker_id, self.replicas, self.membership, self.controller)
         self._full_disks = FullDisks(broker_id, clock, storage, self.replicas, self.membership, self.controller)
+        self.suspicions = Suspicions(
+            broker_id, clock, connect, self.membership, self.controller, self.peers, self.images, self.replicas
+        )
         self.has_joined = False
         """True if requests are answered. Earlier, this broker has only the image that it read at its start."""
         self._endpoints: tuple[str, ...] = ()
@@ -231,6 +225,7 @@ class ClusterMember:
             self._retry(),
             self._failed_disks.run(),
             self._full_disks.run(),
+            self.suspicions.run(),
         )
         self._tasks = [self._loop.create_task(part) for part in parts]
         patience_s = 2 * self._config.zookeeper_session_timeout_ms / 1_000 + JOIN_SLACK_S

@@ -47,6 +47,8 @@ class ImageFollower:
         self.image = replace(image, version=Version())
         """The newest applied image. The first one lacks the brokers: its version makes the controller send all."""
         self._newer = asyncio.Event()
+        self.has_lost_controller = False
+        """True if the last request to the controller has failed, because the controller did not answer."""
         self._failures = 0
         """Failed attempts since the last success."""
         self._last_error = ""
@@ -61,9 +63,11 @@ class ImageFollower:
             try:
                 news = await self._news()
             except SparklogError as e:
+                self.has_lost_controller = isinstance(e, BrokerNotAvailableError | RequestTimedOutError)
                 self._note_failure(str(e))
                 await self._membership.until_published(RETRY_S)
                 continue
+            self.has_lost_controller = False
             self._failures, self._last_error, self._logged_error = 0, "", ""
             if self._membership.may_take_images:
                 await self._take(news)

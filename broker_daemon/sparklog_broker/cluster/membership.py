@@ -113,6 +113,10 @@ class Membership:
         """Give up the controller's role before a stop, and end requests that wait for images."""
         self._session.retire()
 
+    def evict(self, broker_id: int) -> None:
+        """Let the brokers elect another controller, if the controller is the broker `broker_id`."""
+        self._session.evict(broker_id)
+
     def stop(self) -> None:
         if self._ticking is not None:
             self._ticking.cancel()

@@ -156,6 +156,11 @@ class Replicas:
     def last_fetch_ms(self, broker_id: int) -> int:
         return self._server.last_fetch_ms(broker_id)
 
+    def silent_brokers(self) -> set[int]:
+        """Return the leaders whose replies are late or missing, and the followers whose fetches are late."""
+        silent = {leader for leader, (fetcher, _) in self._fetchers.items() if fetcher.is_silent}
+        return silent.union(self._server.silent_followers())
+
     def propose(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
         self._proposals.add(replica, proposal)
 

@@ -1,5 +1,5 @@
 """Requests between brokers of a cluster: REPLICA_FETCH, METADATA_FETCH, ALTER_PARTITION, CONTROLLED_SHUTDOWN,
-DIRECTORY_FAILED, ALTER_SECURITY_RECORDS.
+DIRECTORY_FAILED, SUSPECT_BROKER, ALTER_SECURITY_RECORDS.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from sparklog.protocol.cluster_messages import (
     MetadataFetchRequest,
     MetadataFetchResponse,
     ReplicaFetchRequest,
+    SuspectBrokerRequest,
+    SuspectBrokerResponse,
 )
 from sparklog.replication.cluster_image import Version
 from sparklog.replication.controller.model import ControlledShutdown, DirectoryFailed, DirectoryFull
@@ -80,6 +82,12 @@ async def directory_failed(request: DirectoryFailedRequest, payload: memoryview,
         lambda token: DirectoryFailed(token, request.broker_id, request.broker_epoch, partitions)
     )
     return Response(DirectoryFailedResponse(leaderless))
+
+
+async def suspect_broker(request: SuspectBrokerRequest, payload: memoryview, context: RequestContext) -> Response:
+    """Answer if this broker does not reach the suspected broker either. The controller has then stored other leaders
+    of the broker's partitions."""
+    return Response(SuspectBrokerResponse(await context.broker.cluster.suspicions.confirm(request)))
 
 
 async def alter_security_records(

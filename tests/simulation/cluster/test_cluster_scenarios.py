@@ -176,7 +176,7 @@ def test_a_crashed_follower_does_not_lead_with_the_rest_of_its_log(play: Play) -
     play[2].power_cut()
     play[1].stop(10.0)
     play[2].start()
-    play.until(lambda: play.state.leader == 3)
+    play.until(lambda: play.state.leader == 3 and play[2].broker is not None)
     assert 2 not in play.state.isr or play.log(2).log_end_offset > base
     play.come_to_rest()
     assert play.log(1).log_end_offset > base

@@ -29,7 +29,7 @@ REPLICA, CONTROLLER = "sparklog.replication.replica.model", "sparklog.replicatio
 FOUND_IN = {
     f"{REPLICA}:maximal_isr": ("cluster-links", 1),
     f"{REPLICA}:divergence_check": ("cluster-links", 14),
-    f"{REPLICA}:epoch_truncation": ("cluster-transactions", 2),
+    f"{REPLICA}:epoch_truncation": ("cluster-reassigned", 0),
     f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 1),
     f"{REPLICA}:keeps_pending": ("cluster-joins", 18),
     f"{REPLICA}:epoch_start_before_join": ("cluster-joins", 8),

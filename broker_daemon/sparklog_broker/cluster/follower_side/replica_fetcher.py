@@ -10,8 +10,10 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from sparklog.errors import (
+    BrokerNotAvailableError,
     InvalidFetchSessionError,
     InvalidRequestError,
+    RequestTimedOutError,
     SparklogError,
     error_from_code,
 )
@@ -39,6 +41,8 @@ log = logging.getLogger(__name__)
 
 ANSWER_S = 30.0
 """Time in s that a reply can take in addition to the request's wait at the leader. Then the request fails."""
+LATE_MS = 300
+"""Time in ms after the end of a request's wait at the leader, after which the reply is late."""
 SETTLE_S = 0.02
 """Longest time, in s, for which the next request waits until the last answer has been applied."""
 RESTLESS_MS = 1_000
@@ -120,6 +124,8 @@ class ReplicaFetcher:
         self._restless_until_ms = 0
         self._session_id = 0
         self._session_epoch = 0
+        self._late_at_ms: int | None = None
+        """Time from which the reply to the present request is late, in ms; 0 after a request without a reply."""
         self._wake = asyncio.Event()
         self._waiting: asyncio.Task[None] | None = None
 
@@ -164,6 +170,11 @@ class ReplicaFetcher:
     def is_idle(self) -> bool:
         """True if no fetch is waiting or sent. Partitions whose last answer is not applied yet do not count."""
         return not self._armed and not self._due
+
+    @property
+    def is_silent(self) -> bool:
+        """True if partitions are copied, and the leader has not replied to the last request, or its reply is late."""
+        return not self.is_idle and self._late_at_ms is not None and self._now_ms() >= self._late_at_ms
 
     async def run(self) -> None:
         """Fetch until cancelled."""
@@ -221,7 +232,9 @@ class ReplicaFetcher:
             [self._request_of(following, fetch) for following, fetch in new.values()],
             forgotten if self._session_epoch else [],
         )
+        self._late_at_ms = now_ms + request.max_wait_ms + LATE_MS
         answer, payload = await self._poll(request)
+        self._late_at_ms = None
         self._session_id = answer.session_id
         self._session_epoch += 1
         self._take(answer.results, payload)
@@ -297,6 +310,7 @@ class ReplicaFetcher:
     def _fail(self, error: SparklogError) -> None:
         """Repeat all fetches in a new session, after a failed request."""
         self._session_id = self._session_epoch = 0
+        self._late_at_ms = 0 if isinstance(error, BrokerNotAvailableError | RequestTimedOutError) else None
         again_ms = self._now_ms() + (0 if isinstance(error, InvalidFetchSessionError) else self._limits.backoff_ms)
         level = logging.INFO if self.address else logging.DEBUG  # do not log an unreachable leader at each attempt
         log.log(level, "restarting the fetch of %d partitions from %s: %s", len(self._armed), self.address, error)

@@ -48,6 +48,10 @@ from sparklog_broker.partitions.partitions import Partitions
 
 SLICES_MAX = 1_000
 """Largest number of file slices in one answer; each can keep a file open."""
+LATE_MS = 700
+"""Time in ms after the end of a fetch's wait, after which the follower's next fetch is late."""
+FETCHED_RECENTLY_MS = 10_000
+"""Time in ms after which a follower without a fetch is taken for one that does not copy from this broker any more."""
 SESSIONS_MAX = 1_000
 
 
@@ -62,6 +66,8 @@ class _Session(Struct, eq=False):
     broker_epoch: int
     last_fetch_ms: int
     remote_reads: Executor | None
+    late_at_ms: int = 0
+    """Time from which the follower's next fetch is late, in ms."""
     epoch: int = 0
     armed: dict[TopicPartition, _ArmedPartition] = field(default_factory=dict)
     ready: dict[TopicPartition, None] = field(default_factory=dict)
@@ -117,10 +123,16 @@ class ReplicaServer:
         session = self._sessions.get(broker_id)
         return 0 if session is None else session.last_fetch_ms
 
+    def silent_followers(self) -> list[int]:
+        """Return the brokers that have fetched in the last FETCHED_RECENTLY_MS and whose next fetch is late."""
+        now_ms = self._now_ms()
+        return [i for i, s in self._sessions.items() if s.late_at_ms <= now_ms < s.late_at_ms + FETCHED_RECENTLY_MS]
+
     async def answer(self, request: ReplicaFetchRequest, times: RequestTimes | None = None) -> Response:
         """Answer a fetch, and add the time that it waits to `times`. Raises InvalidFetchSessionError,
         InvalidRequestError."""
         session = self._session_of(request)
+        session.late_at_ms = self._now_ms() + request.max_wait_ms + LATE_MS
         results: list[ReplicaFetchResult] = []
         for forgotten in request.forgotten:
             session.disarm(TopicPartition(forgotten.topic, forgotten.partition))
@@ -261,7 +273,7 @@ class ReplicaServer:
                 if is_slow and self.quota.wait_ms():
                     continue
                 del session.ready[key]
-                is_new = replica.state is not armed.noted_by
+                is_new = replica.state is not armed.noted_by or replica.awaits_fetch(replica_id)
                 piece = session.pieces.take(key)
                 result, read = _read(partition, requested, room, first=not slices, piece=piece, must_answer=is_new)
                 if result is None and partition.log.log_end_offset > requested.fetch_offset:

@@ -71,6 +71,7 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     Api.BEGIN_TXN: lambda n: txn.BeginTxnRequest(n.transactional_id, 0, 0),
     Api.CREATE_PARTITIONS: lambda n: topics.CreatePartitionsRequest(n.topic, 5),
     Api.DIRECTORY_FAILED: lambda n: cluster.DirectoryFailedRequest(1, 1, [cluster.OfflinePartition(n.topic, 0)]),
+    Api.SUSPECT_BROKER: lambda n: cluster.SuspectBrokerRequest(1, 1, 2, 1),
     Api.WRITE_TXN_MARKERS: lambda n: cluster.WriteTxnMarkersRequest(
         0, [cluster.TransactionMarker(n.topic, 0, 0, 0, True)]
     ),
