@@ -123,7 +123,8 @@ class TopicState(Message):
 
 class MetadataResponse(Message):
     """The cluster as the answering broker knows it. `more`: True if a further page follows, which begins after the last
-    topic here. `schemas_from` >= 0: the next page begins with that topic's schemas from this id on."""
+    topic here. `schemas_from` >= 0: the next page begins with that topic's schemas from this id on. `suspected`: ids of
+    brokers that others do not reach."""
 
     cluster_id: str
     controller: int
@@ -132,6 +133,7 @@ class MetadataResponse(Message):
     more: bool = False
     schemas_from: int = -1
     throttle_ms: ThrottleMs = 0
+    suspected: list[int] = []
 
 
 class CreateTopicRequest(Message):

@@ -73,6 +73,7 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
         controller=broker.cluster.controller_id,
         brokers=_brokers(context),
         topics=[],
+        suspected=[b.broker_id for b in broker.cluster.image.brokers.values() if b.is_suspected],
     )
     remedy = "ask for fewer topics at once, or use a newer client, which requests pages"
     version = context.older_version

@@ -1,7 +1,7 @@
-"""The rule for waiting on a silent broker: a client waits as long as the broker is a member of its cluster.
+"""The rule for waiting on a silent broker: a client waits as long as the other brokers take the broker for alive.
 
 A broker that is cut off keeps its connections open and sends nothing. If an answer is late, the other brokers are asked
-about the silent one. If they answer that it has left, the client stops waiting for it.
+about the silent one. If they answer that it has left, or that they do not reach it either, the client stops waiting.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparklog.protocol.topic_messages import MetadataRequest, MetadataResponse
 
 M = TypeVar("M", bound=Message)
 
-LATE_S = 3.0
+LATE_S = 0.5
 """Time in s after which an answer is late. The other brokers are asked then, and again after each further LATE_S."""
 ENDPOINTS_MAX = 1_000
 ASK_MS = 1_500
@@ -43,7 +43,7 @@ class BrokerLiveness:
         """Create the judgement of one broker.
 
         `broker_id`: None until it is known; until then no other broker is asked. `has_departed`: asks the other brokers
-        if the broker has left the cluster. `late_s`: as LATE_S.
+        if the broker has left the cluster, or is suspected. `late_s`: as LATE_S.
         """
         self._endpoint = endpoint
         self.broker_id = broker_id
@@ -65,7 +65,7 @@ class BrokerLiveness:
         self._checked_at = self._clock()
         if has_departed:
             raise RequestTimedOutError(
-                f"the broker at {self._endpoint} does not answer, and is no longer in the cluster's metadata; its "
+                f"the broker at {self._endpoint} does not answer, and other brokers do not reach it either; its "
                 "partitions get new leaders"
             )
 
@@ -115,7 +115,7 @@ class Membership:
 
     def has_departed(self, broker_id: int, endpoint: Endpoint) -> bool:
         """True if another broker reports that the broker `broker_id`, reached at `endpoint`, is no longer in the
-        cluster. False if no other broker is known or none answers."""
+        cluster, or is suspected. False if no other broker is known or none answers."""
         brokers = self._brokers()
         if brokers is None:
             return False
@@ -127,4 +127,5 @@ class Membership:
             answer, _ = brokers.ask_any(others, Api.METADATA, request, MetadataResponse, timeout_ms=ASK_MS)
         except SparklogError:
             return False
-        return bool(answer.brokers) and all(b.broker_id != broker_id for b in answer.brokers)
+        members = {b.broker_id for b in answer.brokers}
+        return bool(members) and broker_id not in members.difference(answer.suspected)
