@@ -2,7 +2,7 @@
 
 `python -m tests.campaigns.benchmarks.kit_figures` builds the wheel, installs it into an environment of its own, and
 runs the tests there as a user's project. Wall times are only right on a quiet machine; processor times include all
-processes of the tests. `--parts topics,sim` measures some of the parts.
+processes of the tests but Spark's JVM. `--parts topics,sim` measures some of the parts.
 """
 
 from __future__ import annotations
