@@ -1,7 +1,7 @@
 """The client's side of a connection to a Kafka broker, without sockets: versions, requests as bytes, responses.
 
 The first request is API_VERSIONS, whose response gives the versions of the other APIs. A request uses the newest
-version that both sides have. One request is in flight at a time.
+version that both sides have and that names topics. One request is in flight at a time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ _CORRELATION = struct.Struct(">i")
 _SIZE = struct.Struct(">i")
 SIZE_BYTES = _SIZE.size
 _ID_MASK = 0x7FFF_FFFF
+_LAST_BY_NAME = {"Produce": 12, "Fetch": 12, "OffsetCommit": 9, "OffsetFetch": 9}
+"""Last versions whose requests name topics by their names, not by ids."""
 
 
 class KafkaExchange:
@@ -87,12 +89,12 @@ class KafkaExchange:
         return body
 
     def _negotiate(self, body: Body) -> None:
-        """Enter the newest common version of each API."""
+        """Enter the newest common version of each API in which topics have their names."""
         ranges = {api["api_key"]: (api["min_version"], api["max_version"]) for api in body["api_keys"]}
         for (kind, name), message in messages().items():
             if kind != REQUEST or name == API_VERSIONS or message.api_key not in ranges:
                 continue
             first, last = ranges[message.api_key]
-            version = min(last, message.served.last)
+            version = min(last, message.served.last, _LAST_BY_NAME.get(name, last))
             if version >= max(first, message.served.first):
                 self._versions[name] = version
