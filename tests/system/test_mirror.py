@@ -273,16 +273,18 @@ def test_two_workers_store_each_record_once(source: LocalBroker, target: LocalBr
     threads = [threading.Thread(target=run, args=(one,)) for one in workers]
     for thread in threads:
         thread.start()
-    for i in range(300):
-        send.produce("shared", b"%d" % i)
-        if i % 10 == 0:
-            send.flush(PATIENCE_S)
-    send.flush(PATIENCE_S)
-    until(lambda: end_of(target, "shared") == 300)
-    stop.set()
-    for thread, one in zip(threads, workers, strict=True):
-        thread.join()
-        one.close()
+    try:
+        for i in range(300):
+            send.produce("shared", b"%d" % i)
+            if i % 10 == 0:
+                send.flush(PATIENCE_S)
+        send.flush(PATIENCE_S)
+        until(lambda: end_of(target, "shared") == 300)
+    finally:
+        stop.set()
+        for thread, one in zip(threads, workers, strict=True):
+            thread.join()
+            one.close()
     assert records(target, "shared") == records(source, "shared")
     admin.delete_mirror("twice")
 

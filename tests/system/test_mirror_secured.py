@@ -174,12 +174,14 @@ def test_a_worker_needs_the_rights_that_the_guide_lists(
         thread = threading.Thread(target=run)
         thread.start()
         tp = sparklog.TopicPartition("mine", 0)
-        until(lambda: failures or admin.list_offsets({tp: "latest"})[tp].offset == 1)
-        until(lambda: failures or "g" in [g.group_id for g in admin.list_groups()])
-        until(lambda: failures or reported_lag(admin) == 0)
-        worker.stop()
-        thread.join()
-        worker.close()
+        try:
+            until(lambda: failures or admin.list_offsets({tp: "latest"})[tp].offset == 1)
+            until(lambda: failures or "g" in [g.group_id for g in admin.list_groups()])
+            until(lambda: failures or reported_lag(admin) == 0)
+        finally:
+            worker.stop()
+            thread.join()
+            worker.close()
         assert not failures
         assert admin.list_group_offsets("g")[tp].offset == 1
     assert here.stop() == 0, here.process.stderr
