@@ -386,13 +386,18 @@ def test_quotas_and_leaders_are_administered_with_kafkas_messages(secure: Secure
         codes = [p["error_code"] for p in elected["partition_result"]]
         assert codes == [Kafka.NONE, Kafka.UNKNOWN_TOPIC_OR_PARTITION]
         assert root.call("ListPartitionReassignments", {"topics": None}, 0)["topics"] == []
-        moves = [{"partition_index": 0, "replicas": r} for r in ([], [0], None)]
-        for move, code in zip(
-            moves, (Kafka.INVALID_REPLICA_ASSIGNMENT, Kafka.NONE, Kafka.NO_REASSIGNMENT_IN_PROGRESS), strict=True
+        for replicas, code in (
+            ([], Kafka.INVALID_REPLICA_ASSIGNMENT),
+            ([0, 1], Kafka.INVALID_REPLICATION_FACTOR),
+            ([0], Kafka.NONE),
+            (None, Kafka.NO_REASSIGNMENT_IN_PROGRESS),
         ):
-            body = {"topics": [{"name": "mine", "partitions": [move]}]}
+            move = {"name": "mine", "partitions": [{"partition_index": 0, "replicas": replicas}]}
+            body = {"topics": [move], "allow_replication_factor_change": False}
             (moved,) = root.call("AlterPartitionReassignments", body, 1)["responses"]
-            assert moved["partitions"][0]["error_code"] == code, move
+            assert [p["error_code"] for p in moved["partitions"]] == [code], replicas
+        answer = root.call("AlterPartitionReassignments", {"topics": [move, move]}, 1)
+        assert list(codes_in(answer)) == [Kafka.NONE, Kafka.INVALID_REQUEST, Kafka.INVALID_REQUEST]
 
 
 def test_a_client_without_permissions_gets_the_same_answers_about_existing_and_missing_names(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from sparklog.errors import SparklogError
@@ -12,7 +12,6 @@ from sparklog.gateway.session import Session
 from sparklog.kafka.wire import requests, responses
 from sparklog.kafka.wire.errors import Kafka, code_of, kafka_code, text_of
 from sparklog.protocol.apis import Api
-from sparklog.protocol.base import PARTITIONS_PER_REQUEST_MAX
 from sparklog.protocol.operation_messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -42,7 +41,7 @@ async def elect_leaders(session: Session, request: requests.ElectLeaders, versio
     outcomes: list[PartitionOutcome] = []
     if valid or topics is None:
         try:
-            message = ElectLeadersRequest(kind, None if topics is None else valid[:PARTITIONS_PER_REQUEST_MAX])
+            message = ElectLeadersRequest(kind, None if topics is None else valid)
             answer = await (await session.broker()).ask(Api.ELECT_LEADERS, message, ElectLeadersResponse)
         except SparklogError as e:
             return {"error_code": code_of(e), "replica_election_results": []}
@@ -72,37 +71,22 @@ async def alter_partition_reassignments(
     targets: dict[_Place, ReassignmentTarget] = {}
     try:
         broker = await session.broker()
-        counts: dict[str, int] = {}
+        counts = {}
         if not request.get("allow_replication_factor_change", True):
-            names = [t["name"] for t in request["topics"] if is_topic_name(t["name"])]
-            counts = {
-                state.name: len(state.partitions[0].replicas)
-                for state in (await read_topics(broker, names)).topics
-                if state.partitions
-            }
+            counts = await _replica_counts(session, [t["name"] for t in request["topics"]])
         for topic in request["topics"]:
             for p in topic["partitions"]:
-                place, replicas = (topic["name"], p["partition_index"]), p["replicas"]
-                count = counts.get(topic["name"])
-                if not is_partition(*place) or place in targets:
-                    results[place] = (
-                        _missing(topic["name"])
-                        if place not in targets
-                        else (
-                            Kafka.INVALID_REQUEST,
-                            "the partition is named twice",
-                        )
-                    )
-                elif replicas is not None and (not 0 < len(replicas) <= REPLICAS_MAX or min(replicas) < 0):
-                    text = f"name 1 to {REPLICAS_MAX} brokers by their ids, which are 0 or larger"
-                    results[place] = Kafka.INVALID_REPLICA_ASSIGNMENT, text
-                elif replicas is not None and count is not None and len(replicas) != count:
-                    text = f"{len(replicas)} replicas instead of {count}, and the request forbids another number"
-                    results[place] = Kafka.INVALID_REPLICATION_FACTOR, text
+                place = topic["name"], p["partition_index"]
+                refusal = _refusal(place, p["replicas"], counts.get(topic["name"]))
+                if place in targets or place in results:
+                    refusal = Kafka.INVALID_REQUEST, "the partition is named twice"
+                    targets.pop(place, None)
+                if refusal is None:
+                    targets[place] = ReassignmentTarget(*place, p["replicas"])
                 else:
-                    targets[place] = ReassignmentTarget(*place, replicas)
+                    results[place] = refusal
         if targets:
-            message = AlterPartitionReassignmentsRequest(list(targets.values())[:PARTITIONS_PER_REQUEST_MAX])
+            message = AlterPartitionReassignmentsRequest(list(targets.values()))
             answer = await broker.ask(Api.ALTER_PARTITION_REASSIGNMENTS, message, AlterPartitionReassignmentsResponse)
             results = _results(answer.outcomes) | results
     except SparklogError as e:
@@ -160,6 +144,28 @@ async def list_partition_reassignments(
             for name, some in groupby(running, lambda r: r.topic)
         ],
     }
+
+
+async def _replica_counts(session: Session, names: Iterable[str]) -> dict[str, int]:
+    """Return the number of replicas of each topic that exists. Raises the broker's errors."""
+    states = (await read_topics(await session.broker(), [n for n in dict.fromkeys(names) if is_topic_name(n)])).topics
+    return {state.name: len(state.partitions[0].replicas) for state in states if state.partitions}
+
+
+def _refusal(place: _Place, replicas: Sequence[int] | None, count: int | None) -> _Result | None:
+    """Return the reason why a partition cannot get these replicas (None: the end of a reassignment); None if it perhaps
+    can. `count`: the number that it must have; None: any number."""
+    if not is_partition(*place):
+        return _missing(place[0])
+    if replicas is None:
+        return None
+    if not 0 < len(replicas) <= REPLICAS_MAX or min(replicas) < 0:
+        text = f"name 1 to {REPLICAS_MAX} brokers by their ids, which are 0 or larger"
+        return Kafka.INVALID_REPLICA_ASSIGNMENT, text
+    if count is not None and len(replicas) != count:
+        text = f"{len(replicas)} replicas instead of {count}, and the request forbids another number"
+        return Kafka.INVALID_REPLICATION_FACTOR, text
+    return None
 
 
 def _results(outcomes: Iterable[PartitionOutcome]) -> dict[_Place, _Result]:
