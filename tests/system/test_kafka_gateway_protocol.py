@@ -284,6 +284,11 @@ def test_settings_that_only_kafka_has_are_accepted_at_their_defaults(wire: Kafka
     described = wire.ask("DescribeConfigs", 1, {"resources": [{**resource, "configuration_keys": list(values)}]})
     shown = {entry["name"]: entry["value"] for entry in described["results"][0]["configs"]}
     assert shown == values | {"retention.ms": shown["retention.ms"]}
+    throttle, broker = "leader.replication.throttled.rate", {"resource_type": 4, "resource_name": "0"}
+    for operation, code in ((1, Kafka.NONE), (0, Kafka.INVALID_CONFIG)):  # deletion, as after each reassignment
+        configs = [{"name": throttle, "value": "1", "config_operation": operation}]
+        change = {"resources": [{**broker, "configs": configs}], "validate_only": False}
+        assert set(codes_in(wire.ask("IncrementalAlterConfigs", 0, change))) == {code}
 
 
 def test_a_topics_limit_is_that_of_the_batch_in_kafkas_format(wire: KafkaWire, topic: str) -> None:

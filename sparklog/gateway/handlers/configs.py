@@ -33,6 +33,14 @@ TOPIC, BROKER = 2, 4
 """Kafka's numbers of the resource types."""
 BROKER_DIGITS_MAX = 10
 """Largest number of digits of a broker's number, which is an int32 in Kafka."""
+THROTTLES = frozenset(
+    {
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+"""Kafka's settings of brokers that limit the copies of a reassignment."""
 TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
 
 R = TypeVar("R", requests.AlterConfigsResource, requests.IncrementalAlterConfigsResource)
@@ -253,6 +261,10 @@ async def _alter_broker(
             operation == Operation.SET and config["value"] is None
         ):
             raise InvalidConfigError(f"{config['name']} is no list: set it as a whole, or delete it")
+        if config["name"] in THROTTLES:
+            if operation == Operation.SET:
+                raise InvalidConfigError(f"{config['name']} is no setting here: use `sparklog reassign throttle`")
+            continue  # Kafka's tool deletes them after each reassignment
         changes[config["name"]] = config["value"] if operation == Operation.SET else None
     if changes:
         broker = await session.broker()
