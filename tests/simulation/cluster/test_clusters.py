@@ -28,13 +28,13 @@ IN_ISR = re.compile(r"broker-[0-9] is in the ISR .* and lacks ")
 REPLICA, CONTROLLER = "sparklog.replication.replica.model", "sparklog.replication.controller.model"
 FOUND_IN = {
     f"{REPLICA}:maximal_isr": ("cluster-links", 1),
-    f"{REPLICA}:divergence_check": ("cluster-links", 14),
+    f"{REPLICA}:divergence_check": ("cluster-links", 18),
     f"{REPLICA}:epoch_truncation": ("cluster-reassigned", 0),
     f"{REPLICA}:latest_after_epoch_start": ("cluster-transactions", 1),
     f"{REPLICA}:keeps_pending": ("cluster-joins", 18),
     f"{REPLICA}:epoch_start_before_join": ("cluster-joins", 8),
-    f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 6),
-    f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 29),
+    f"{CONTROLLER}:member_epoch_check": ("cluster-joins", 16),
+    f"{CONTROLLER}:unclean_restart_forgets": ("cluster-replaced", 41),
     f"{CONTROLLER}:eligible_leaders_only": ("cluster-power", 40),
     f"{CONTROLLER}:epoch_bump": ("cluster-kills", 1),
 }
