@@ -7,6 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from sparklog.protocol.base import NO_VERSION, AnswerVersion, AtLeast, Message, Text, ThrottleMs
+from sparklog.security.acl_records import acl_record, stored_acl
+from sparklog.security.acls import Acl
 from sparklog.security.principals import NAME_CHARS_MAX
 
 ACLS_PER_REQUEST_MAX = 1_000
@@ -27,6 +29,16 @@ class AclEntry(Message):
     host: Host
     operation: Word
     permission: Word
+
+
+def acl_of_entry(entry: AclEntry) -> Acl:
+    """Return the ACL of an answer. Raises InvalidConfigError for one that cannot be."""
+    return stored_acl(*(getattr(entry, name) for name in entry.__struct_fields__))
+
+
+def page_key(entry: AclEntry) -> str:
+    """Return the key of an ACL's record, after which the next page begins."""
+    return acl_record(acl_of_entry(entry))[0].key
 
 
 class AclFilterEntry(Message):

@@ -7,6 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from sparklog.protocol.base import NO_VERSION, AnswerVersion, AtLeast, Message, ThrottleMs
+from sparklog.security.quota_records import quota_record
+from sparklog.security.quotas import Entity
 
 ENTITIES_PER_REQUEST_MAX = 1_000
 QUOTAS_PER_ENTITY_MAX = 50
@@ -27,6 +29,16 @@ class QuotaEntry(Message):
     quotas: dict[str, float]
     ip: EntityName | None = None
     used: dict[str, int] = {}
+
+
+def entity_of_entry(entry: QuotaEntry) -> Entity:
+    """Return the entity of an answer's entry."""
+    return Entity(entry.user, entry.client_id, entry.ip)
+
+
+def page_key(entry: QuotaEntry) -> str:
+    """Return the key of an entity's record, after which the next page begins."""
+    return quota_record(entity_of_entry(entry), {})[0].key
 
 
 class ThrottledGroup(Message):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from sparklog.client.admin.call import Call, after_last
+from sparklog.client.admin.call import Call
 from sparklog.client.net.outcomes import raise_failed
+from sparklog.client.net.paging import after_last
 from sparklog.errors import SparklogError, error_from_code
 from sparklog.protocol.acl_messages import (
     ACLS_PER_REQUEST_MAX,
@@ -17,8 +18,10 @@ from sparklog.protocol.acl_messages import (
     DeleteAclsResponse,
     DescribeAclsRequest,
     DescribeAclsResponse,
+    acl_of_entry,
+    page_key,
 )
-from sparklog.security.acl_records import AclFilter, acl_record, as_texts, stored_acl
+from sparklog.security.acl_records import AclFilter, as_texts
 from sparklog.security.acls import Acl, check_acl
 
 
@@ -50,24 +53,20 @@ def delete_acls(call: Call, filters: Sequence[AclFilter]) -> list[Acl]:
                 error.outcomes = dict.fromkeys(deleted)
                 raise error from e
             raise
-        deleted += map(_acl, answer.deleted)
+        deleted += map(acl_of_entry, answer.deleted)
         more = answer.more and bool(answer.deleted)
     return sorted(deleted)
 
 
 def describe_acls(call: Call, acl_filter: AclFilter) -> list[Acl]:
     """List ACLs; see `Admin.describe_acls`."""
-    following = after_last("acls", lambda entry: acl_record(_acl(entry))[0].key)
+    following = after_last("acls", page_key)
     pages = call.pages(DescribeAclsRequest(_entry(acl_filter)), DescribeAclsResponse, following)
-    return sorted(_acl(entry) for page in pages for entry in page.acls)
+    return sorted(acl_of_entry(entry) for page in pages for entry in page.acls)
 
 
 def _name(acl: Acl) -> str:
     return " ".join(as_texts(acl))
-
-
-def _acl(entry: AclEntry) -> Acl:
-    return stored_acl(*(getattr(entry, name) for name in entry.__struct_fields__))
 
 
 def _entry(wanted: AclFilter) -> AclFilterEntry:

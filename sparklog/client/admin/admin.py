@@ -23,7 +23,7 @@ from sparklog.client.admin import (
     transaction_admin,
     user_admin,
 )
-from sparklog.client.admin.call import Call, after_last
+from sparklog.client.admin.call import Call
 from sparklog.client.admin.cluster_admin import (
     BrokerDescription,
     ClusterDescription,
@@ -45,6 +45,7 @@ from sparklog.client.group.group_offsets import commit_offsets
 from sparklog.client.net import arguments as arg
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.coordinator_key import transaction_key
+from sparklog.client.net.paging import after_last
 from sparklog.client.net.retry import RetryPolicy
 from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.client.reading.isolation import isolation_of

@@ -181,17 +181,6 @@ class Call:
         raise _UnreachedError(failures[0] if len(failures) == 1 else kind(text))
 
 
-def after_last(items: str, key: Callable[[Any], str | int]) -> Callable[[object], Mapping[str, object]]:
-    """Return the function `following` of `pages` if each page begins after the key of the last item of the page before.
-    `items`: name of the page's list."""
-
-    def following(page: object) -> Mapping[str, object]:
-        listed = getattr(page, items)
-        return {"after": key(listed[-1])} if listed else {}
-
-    return following
-
-
 def _explain(error: SparklogError, cluster: Cluster) -> SparklogError:
     """Return the error; a timeout in a cluster gets a hint at the controller and ZooKeeper as possible causes."""
     if not isinstance(error, RequestTimedOutError) or len(cluster.candidates()) == 1:

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from sparklog.client.admin.call import Call, after_last
+from sparklog.client.admin.call import Call
 from sparklog.client.admin.repeating import NextStep, RepeatPolicy
 from sparklog.client.group.group_offsets import fetch_offsets
 from sparklog.client.net.answers import single
 from sparklog.client.net.coordinator_key import group_key
+from sparklog.client.net.paging import after_last
 from sparklog.client.net.retry import RetryPolicy
 from sparklog.client.reading.isolation import AbortedOffsets
 from sparklog.client.reading.offset_lookup import find_offsets

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sparklog.client.admin.call import Call, after_last
+from sparklog.client.admin.call import Call
+from sparklog.client.net.paging import after_last
 from sparklog.protocol.quota_messages import (
     DescribeClientQuotasRequest,
     DescribeClientQuotasResponse,
-    QuotaEntry,
     ThrottledGroup,
+    entity_of_entry,
+    page_key,
 )
-from sparklog.security.quota_records import quota_record
 from sparklog.security.quotas import Entity
 
 
@@ -29,12 +30,8 @@ class QuotaDescription(NamedTuple):
 
 def describe_quotas(call: Call) -> QuotaDescription:
     """List all quotas; see `Admin.describe_client_quotas`."""
-    following = after_last("entries", lambda entry: quota_record(_entity(entry), {})[0].key)
+    following = after_last("entries", page_key)
     pages = list(call.pages(DescribeClientQuotasRequest(), DescribeClientQuotasResponse, following))
-    entries = {_entity(e): e for page in pages for e in page.entries}
+    entries = {entity_of_entry(e): e for page in pages for e in page.entries}
     used = {entity: e.used for entity, e in entries.items() if e.used}
     return QuotaDescription({entity: e.quotas for entity, e in entries.items()}, pages[0].throttled, used)
-
-
-def _entity(entry: QuotaEntry) -> Entity:
-    return Entity(entry.user, entry.client_id, entry.ip)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import NamedTuple
 
-from sparklog.client.admin.call import Call, after_last
+from sparklog.client.admin.call import Call
 from sparklog.client.net.answers import single
 from sparklog.client.net.coordinator_key import transaction_key
+from sparklog.client.net.paging import after_last
 from sparklog.errors import error_from_code
 from sparklog.protocol.transaction_messages import (
     DescribeProducersRequest,

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import NamedTuple
 
-from sparklog.client.admin.call import Call, after_last
+from sparklog.client.admin.call import Call
 from sparklog.client.admin.repeating import RepeatPolicy
+from sparklog.client.net.paging import after_last
 from sparklog.errors import InvalidConfigError, ResourceNotFoundError
 from sparklog.protocol.security_messages import (
     AlterUserScramCredentialsRequest,

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from sparklog.client.net.paging import Page, PageRequests
 from sparklog.environment.memory_budget import MemoryBudget
 from sparklog.errors import BrokerNotAvailableError, FrameTooLargeError, SparklogError
 from sparklog.protocol.apis import Api
@@ -39,6 +40,7 @@ JOINED_BYTES_MAX = 64 * 1024
 """Largest payload in bytes that is joined with the request's head before it is sent."""
 
 M = TypeVar("M", bound=Message)
+P = TypeVar("P", bound=Page)
 Part = bytes | bytearray | memoryview
 
 
@@ -149,6 +151,19 @@ class BrokerConnection(asyncio.BufferedProtocol):
     async def ask(self, api: Api, message: Message, response: type[M]) -> M:
         """Send a request whose answer has no payload, and wait for the answer. Raises as `request`."""
         return (await self.send(api, message, response))[0]
+
+    async def pages(
+        self, api: Api, request: M, response: type[P], following: Callable[[P], Mapping[str, object]]
+    ) -> AsyncIterator[P]:
+        """Yield the pages of a long answer; `following` as for `PageRequests`. Raises as `request`, and
+        InvalidRequestError for a broker whose pages do not end."""
+        requests: PageRequests[M, P] = PageRequests(following)
+        kind: Any = response
+        current: M | None = request
+        while current is not None:
+            page: P = await self.ask(api, current, kind)
+            current = requests.after(current, page)
+            yield page
 
     def send(
         self, api: Api, message: Message, response: type[M], payload: Sequence[Part] = ()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import groupby
-from typing import Any
 
+from sparklog.client.net.paging import after_last
 from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.session import Session
@@ -20,9 +20,10 @@ from sparklog.protocol.acl_messages import (
     DeleteAclsResponse,
     DescribeAclsRequest,
     DescribeAclsResponse,
+    page_key,
 )
 from sparklog.protocol.apis import Api
-from sparklog.security.acl_records import ANY, MATCH, acl_from_texts, acl_record
+from sparklog.security.acl_records import ANY, MATCH
 from sparklog.security.acls import Operation, PatternType, Permission, ResourceType
 
 ANY_NUMBER = 1
@@ -54,16 +55,10 @@ PERMISSIONS: Mapping[int, str] = {2: Permission.DENY, 3: Permission.ALLOW}
 
 async def describe_acls(session: Session, request: requests.DescribeAcls, version: int) -> responses.DescribeAcls:
     """Answer with the ACLs that match a filter, one resource pattern after the other."""
-    acls: list[AclEntry] = []
     try:
-        broker = await session.broker()
-        message = DescribeAclsRequest(_filter(request))
-        while True:
-            answer = await broker.ask(Api.DESCRIBE_ACLS, message, DescribeAclsResponse)
-            acls += answer.acls
-            if not answer.more or not answer.acls:
-                break
-            message.after = _key(answer.acls[-1])
+        message, following = DescribeAclsRequest(_filter(request)), after_last("acls", page_key)
+        pages = (await session.broker()).pages(Api.DESCRIBE_ACLS, message, DescribeAclsResponse, following)
+        acls = [acl async for page in pages for acl in page.acls]
     except SparklogError as e:
         return {"error_code": _code(e), "error_message": text_of(e), "resources": []}
     return {
@@ -177,12 +172,6 @@ def _number(words: Mapping[int, str], word: str) -> int:
 
 def _pattern(acl: AclEntry) -> tuple[str, str, str]:
     return acl.resource_type, acl.pattern_type, acl.name
-
-
-def _key(acl: AclEntry) -> str:
-    """Return the key of an ACL's record, after which the next page begins."""
-    fields: dict[str, Any] = {name: getattr(acl, name) for name in AclEntry.__struct_fields__}
-    return acl_record(acl_from_texts(**fields))[0].key
 
 
 def _code(error: SparklogError) -> Kafka:

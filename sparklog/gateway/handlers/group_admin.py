@@ -7,7 +7,9 @@ kinds at a time, and the broker stores its offsets in both cases.
 from __future__ import annotations
 
 from contextlib import suppress
+from operator import attrgetter
 
+from sparklog.client.net.paging import after_last
 from sparklog.errors import GroupIdNotFoundError, InvalidRequestError, SparklogError
 from sparklog.gateway.groups.classic import ClassicGroup
 from sparklog.gateway.handlers.entries import check_entry
@@ -47,17 +49,12 @@ def classic_state(state: str) -> str:
 
 async def list_groups(session: Session, request: requests.ListGroups, version: int) -> responses.ListGroups:
     """List the groups that the gateway's broker coordinates."""
-    broker = await session.broker()
     listed: dict[str, responses.ListGroupsGroup] = {}
-    message = ListGroupsRequest(paged=True)
+    message, following = ListGroupsRequest(paged=True), after_last("groups", attrgetter("group_id"))
     try:
-        while True:
-            answer = await broker.ask(Api.LIST_GROUPS, message, ListGroupsResponse)
-            for group in answer.groups:
+        async for page in (await session.broker()).pages(Api.LIST_GROUPS, message, ListGroupsResponse, following):
+            for group in page.groups:
                 listed[group.group_id] = _listed(group.group_id, classic_state(group.state), CONSUMER)
-            if not answer.more or not answer.groups:
-                break
-            message.after = answer.groups[-1].group_id
     except SparklogError as e:
         return {"error_code": code_of(e), "groups": []}
     for classic in await _visible_groups(session):
@@ -119,15 +116,17 @@ async def _described(session: Session, group_id: str, index: int) -> responses.D
 
 async def _details(session: Session, group_id: str) -> GroupDetails:
     """Return a group with all its members, which the broker sends in pages. Raises the broker's errors."""
-    broker = await session.broker()
     message = DescribeGroupsRequest([group_id], paged=True)
-    answer = await broker.ask(Api.DESCRIBE_GROUPS, message, DescribeGroupsResponse)
-    details = answer.groups[0]
-    while answer.more and answer.members_from > message.members_from:
-        message.members_from = answer.members_from
-        answer = await broker.ask(Api.DESCRIBE_GROUPS, message, DescribeGroupsResponse)
-        details.members += answer.groups[0].members
-    return details
+    pages = (await session.broker()).pages(
+        Api.DESCRIBE_GROUPS,
+        message,
+        DescribeGroupsResponse,
+        lambda page: {"members_from": page.members_from} if page.members_from > 0 else {},
+    )
+    parts = [page.groups[0] async for page in pages]
+    for part in parts[1:]:
+        parts[0].members += part.members
+    return parts[0]
 
 
 def _described_error(group_id: str, code: Kafka) -> responses.DescribeGroupsGroup:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from sparklog.client.net.paging import after_last
 from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.session import Session
@@ -17,9 +18,8 @@ from sparklog.protocol.quota_messages import (
     DescribeClientQuotasResponse,
     QuotaAlteration,
     QuotaEntry,
+    page_key,
 )
-from sparklog.security.quota_records import quota_record
-from sparklog.security.quotas import Entity
 
 USER, CLIENT_ID, IP = ENTITY_TYPES = ("user", "client-id", "ip")
 DEFAULT = ""
@@ -33,18 +33,13 @@ async def describe_client_quotas(
 ) -> responses.DescribeClientQuotas:
     """Answer with the quotas of the entities that match all components of the filter. With `strict`, an entity has no
     other types than those of the components."""
-    entries: list[QuotaEntry] = []
-    message = DescribeClientQuotasRequest()
+    message, following = DescribeClientQuotasRequest(), after_last("entries", page_key)
     try:
         components = _checked(request["components"])
-        broker = await session.broker()
-        while True:
-            answer = await broker.ask(Api.DESCRIBE_CLIENT_QUOTAS, message, DescribeClientQuotasResponse)
-            entries += answer.entries
-            if not answer.more or not answer.entries:
-                break
-            last = answer.entries[-1]
-            message.after = quota_record(Entity(last.user, last.client_id, last.ip), {})[0].key
+        pages = (await session.broker()).pages(
+            Api.DESCRIBE_CLIENT_QUOTAS, message, DescribeClientQuotasResponse, following
+        )
+        entries = [entry async for page in pages for entry in page.entries]
     except SparklogError as e:
         return {"error_code": _code(e), "error_message": text_of(e), "entries": None}
     return {

@@ -9,7 +9,9 @@ open transaction. Clients of transaction version 2 do not send them.
 from __future__ import annotations
 
 from itertools import count
+from operator import attrgetter
 
+from sparklog.client.net.paging import after_last
 from sparklog.errors import InvalidRequestError, SparklogError, TransactionAbortedError
 from sparklog.gateway.backend.topics import read_topics
 from sparklog.gateway.handlers.commits import commit_answer, commits_of, committable
@@ -240,14 +242,10 @@ async def list_transactions(
     transactions = []
     if states or not unknown:
         message = ListTransactionsRequest(states, max(request.get("duration_filter", -1), 0), paged=True)
-        broker = await session.broker()
+        following = after_last("transactions", attrgetter("transactional_id"))
         try:
-            while True:
-                answer = await broker.ask(Api.LIST_TRANSACTIONS, message, ListTransactionsResponse)
-                transactions += answer.transactions
-                if not answer.more or not answer.transactions:
-                    break
-                message.after = answer.transactions[-1].transactional_id
+            pages = (await session.broker()).pages(Api.LIST_TRANSACTIONS, message, ListTransactionsResponse, following)
+            transactions = [one async for page in pages for one in page.transactions]
         except SparklogError as e:
             return {"error_code": code_of(e), "unknown_state_filters": unknown, "transaction_states": []}
     producer_ids = set(request["producer_id_filters"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import attrgetter
 
+from sparklog.client.net.paging import after_last
 from sparklog.errors import InvalidConfigError, SparklogError, UnsupportedSaslMechanismError
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.session import Session
@@ -32,19 +34,14 @@ async def describe_user_scram_credentials(
     """Answer with the mechanisms of users: of all users if the request names none."""
     names = [u["name"] for u in request["users"] or ()]
     named = Counter(names)
-    users: list[UserCredentials] = []
     message = DescribeUserScramCredentialsRequest(list(named) or None)
+    following = after_last("users", attrgetter("name"))
     try:
         check_entry(len(named) - 1)
-        broker = await session.broker()
-        while True:
-            answer = await broker.ask(
-                Api.DESCRIBE_USER_SCRAM_CREDENTIALS, message, DescribeUserScramCredentialsResponse
-            )
-            users += answer.users
-            if named or not answer.more or not answer.users:
-                break
-            message.after = answer.users[-1].name
+        pages = (await session.broker()).pages(
+            Api.DESCRIBE_USER_SCRAM_CREDENTIALS, message, DescribeUserScramCredentialsResponse, following
+        )
+        users = [user async for page in pages for user in page.users]
     except SparklogError as e:
         return {"error_code": code_of(e), "error_message": text_of(e), "results": []}
     return {

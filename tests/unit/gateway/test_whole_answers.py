@@ -11,6 +11,7 @@ from uuid import UUID
 from sparklog import errors
 from sparklog.environment.memory_budget import MemoryBudget
 from sparklog.environment.time_slices import LoopTimeSlices
+from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.backend.recent_checks import RecentChecks
 from sparklog.gateway.backend.topics import TopicNames, Topics
 from sparklog.gateway.groups.model import REBALANCE_TIMEOUT_MS_MAX
@@ -51,6 +52,8 @@ class Broker:
     async def ask(self, api: Api, message: Any, response: type) -> Any:
         self.asked += 1
         return self._answers[api](message)
+
+    pages = BrokerConnection.pages
 
 
 def answer_of(handler: Any, request: dict[str, Any], version: int, answers: dict[Api, Callable[[Any], Any]]) -> Any:

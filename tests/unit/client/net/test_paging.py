@@ -6,8 +6,7 @@ from operator import attrgetter
 
 import pytest
 
-from sparklog.client.admin.call import after_last
-from sparklog.client.net.paging import PAGES_MAX, pages
+from sparklog.client.net.paging import PAGES_MAX, after_last, pages
 from sparklog.errors import InvalidRequestError
 from sparklog.protocol.group_messages import GroupSummary, ListGroupsRequest, ListGroupsResponse
 
