@@ -296,12 +296,11 @@ def run(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Run a lake worker in the foreground."""
-    import logging
-    import signal
     import sys
 
     import pyarrow as pa
 
+    from sparklog.cli.worker_process import run_worker
     from sparklog.lake.delta_errors import require_deltalake
     from sparklog.lake.worker.worker import LakeWorker
 
@@ -310,19 +309,13 @@ def run(
     require_deltalake()
     if "jemalloc" in pa.supported_memory_backends():  # returns freed memory sooner than the default allocator
         pa.set_memory_pool(pa.jemalloc_memory_pool())
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    worker = LakeWorker(bootstrap_servers, security=client_security(), request_timeout_ms=timeout_ms())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: worker.stop())
-    if end_with_parent:
-        stop_with_parent(worker.stop)
-    try:
-        if not once:
-            worker.run()
-            return
-        errors = worker.run_once(topic)
-    finally:
-        worker.close()
+    security, limit_ms = client_security(), timeout_ms()
+    errors = run_worker(
+        lambda: LakeWorker(bootstrap_servers, security=security, request_timeout_ms=limit_ms),
+        topic or None,
+        once=once,
+        end_with_parent=end_with_parent,
+    )
     for error in errors.values():
         print(f"error: {error}", file=sys.stderr)
     if errors:
@@ -331,16 +324,3 @@ def run(
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
-def stop_with_parent(stop: Any) -> None:
-    """Call `stop` when stdin ends. The broker that started this worker holds the other end of the pipe."""
-    import os
-    import threading
-
-    def wait() -> None:
-        while os.read(0, 1024):
-            pass
-        stop()
-
-    threading.Thread(target=wait, name="sparklog-lifeline", daemon=True).start()

@@ -328,28 +328,20 @@ def run(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Run a mirror worker in the foreground."""
-    import logging
-    import signal
     import sys
 
-    from sparklog.cli.lake import stop_with_parent
+    from sparklog.cli.worker_process import run_worker
     from sparklog.mirror.worker.worker import MirrorWorker
 
     if name and not once:
         raise typer.BadParameter("mirrors need --once: a continuous worker shares all topics with the other workers")
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    worker = MirrorWorker(bootstrap_servers, security=client_security(), request_timeout_ms=timeout_ms())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: worker.stop())
-    if end_with_parent:
-        stop_with_parent(worker.stop)
-    try:
-        if not once:
-            worker.run()
-            return
-        errors = worker.run_once(name or None)
-    finally:
-        worker.close()
+    security, limit_ms = client_security(), timeout_ms()
+    errors = run_worker(
+        lambda: MirrorWorker(bootstrap_servers, security=security, request_timeout_ms=limit_ms),
+        name or None,
+        once=once,
+        end_with_parent=end_with_parent,
+    )
     for place, error in errors.items():
         print(f"error: {place}: {error}", file=sys.stderr)
     if errors:

@@ -309,13 +309,14 @@ class Stream:
         if not enabled:
             yield
             return
+        before = {name: self._spark.conf.get(name, None) for name in NAMED_SOURCES}
         for name, value in NAMED_SOURCES.items():
             self._spark.conf.set(name, value)
         try:
             yield
         finally:
-            for name in NAMED_SOURCES:
-                self._spark.conf.unset(name)
+            for name, value in before.items():
+                self._spark.conf.unset(name) if value is None else self._spark.conf.set(name, value)
 
     def _read(self, topic: str, options: Mapping[str, object], *, named: bool) -> Any:
         reader = self._spark.readStream.format("sparklog").option("startingOffsets", "earliest")

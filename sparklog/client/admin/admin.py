@@ -1054,8 +1054,7 @@ class Admin:
     def _topic_infos(self) -> dict[str, TopicInfo]:
         """Return all topics by name, without their figures."""
         call = self._call()
-        states = call.answer(lambda left_ms: call.cluster.metadata(timeout_ms=left_ms)).topics
-        return {state.name: topic_info(state) for state in states if not state.error_code}
+        return call.answer(lambda left_ms: call.cluster.topic_infos(timeout_ms=left_ms))
 
     @arg.takes(name=arg.name)
     def delete_topic(self, name: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from sparklog.client.admin.mirror_groups import GroupCopier, Groups
 from sparklog.client.admin.mirror_reports import MirrorProgress, read_mirror_reports
-from sparklog.client.kafka.source import KafkaSource
+from sparklog.client.kafka.source import KafkaSource, SourceTopic
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.topic_info import TopicInfo
@@ -137,9 +137,8 @@ def plan_mirror(definition: MirrorDefinition, source: KafkaSource, here: Iterabl
     """Return the topics that the mirror would create; those of `here`, which exist, are left out. Raises errors of the
     source that concern all topics."""
     all_topics = source.topics()
-    internal = [name for name, topic in all_topics.items() if topic.is_internal]
     existing = set(here)
-    names = [name for name in chosen_topics(definition, all_topics, internal) if name not in existing]
+    names = [name for name in chosen_topics(definition, all_topics, _internal(all_topics)) if name not in existing]
     settings = source.settings(names)
     planned, refused = [], {}
     for name in names:
@@ -195,7 +194,7 @@ def create_mirror(
         )
 
 
-def _internal(topics: Mapping[str, Any]) -> list[str]:
+def _internal(topics: Mapping[str, SourceTopic]) -> list[str]:
     return [name for name, topic in topics.items() if topic.is_internal]
 
 

@@ -100,6 +100,16 @@ class Cluster:
         errors.
         """
         response = self._ask_metadata(topics, to_write=to_write, timeout_ms=timeout_ms)
+        self._remember(response)
+        return response
+
+    def topic_infos(self, topics: Sequence[str] | None = None, *, timeout_ms: int = 30_000) -> dict[str, TopicInfo]:
+        """Return the topics that exist, by name, from a new answer of the cluster. `topics` None: all. Raises as
+        `metadata`."""
+        return self._remember(self._ask_metadata(topics, timeout_ms=timeout_ms))
+
+    def _remember(self, response: MetadataResponse) -> dict[str, TopicInfo]:
+        """Keep an answer, and return its topics by name. Raises InvalidRequestError."""
         now = time.monotonic()
         for b in response.brokers:
             self._membership.remember(b.broker_id, Endpoint(b.host, b.port))
@@ -113,7 +123,7 @@ class Cluster:
                 self._topics.move_to_end(info.name)
             while len(self._topics) > TOPICS_CACHED_MAX:
                 self._topics.popitem(last=False)
-        return response
+        return {info.name: info for info in infos}
 
     def partition_counts(self, *, timeout_ms: int = 30_000) -> dict[str, int]:
         """Return all topics with their numbers of partitions, without the large parts of the metadata. Raises as

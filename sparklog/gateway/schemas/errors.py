@@ -43,17 +43,17 @@ class RegistryError(Exception):
         return int(str(self.code)[:3])
 
 
-def subject_not_found(subject: str) -> RegistryError:
+def missing_subject(subject: str) -> RegistryError:
     """Return the error for a subject without versions."""
     return RegistryError(SUBJECT_NOT_FOUND, f"Subject '{subject}' not found.")
 
 
-def version_not_found(version: object) -> RegistryError:
+def missing_version(version: object) -> RegistryError:
     """Return the error for a version that the subject does not have."""
     return RegistryError(VERSION_NOT_FOUND, f"Version {version} not found.")
 
 
-def schema_not_found(schema_id: int | None = None) -> RegistryError:
+def missing_schema(schema_id: int | None = None) -> RegistryError:
     """Return the error for a schema id, or for a text that is not registered (None)."""
     return RegistryError(SCHEMA_NOT_FOUND, "Schema not found" if schema_id is None else f"Schema {schema_id} not found")
 

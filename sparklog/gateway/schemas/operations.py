@@ -241,7 +241,7 @@ def look_up(state: RegistryState, schemas: ParsedSchemas, request: Request) -> O
         state, request.subject, candidate(state, schemas, request).stored, deleted=request.flag("deleted")
     )
     if number is None:
-        raise e.schema_not_found()
+        raise e.missing_schema()
     return Outcome(_version_body(state, request.subject, number, versions[number]))
 
 
@@ -317,7 +317,7 @@ def list_referrers(state: RegistryState, schemas: ParsedSchemas, request: Reques
 def show_schema(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
     """Return the schema of an id. Raises RegistryError."""
     if not _visible_users(state, request):
-        raise e.schema_not_found(request.schema_id)
+        raise e.missing_schema(request.schema_id)
     return Outcome(_described(state.schemas[request.schema_id], request.query.get("format", "")))
 
 
@@ -336,7 +336,7 @@ def list_schema_versions(state: RegistryState, schemas: ParsedSchemas, request: 
     """Return the subjects and versions that have an id's schema. Raises RegistryError."""
     users = _visible_users(state, request)
     if not users:
-        raise e.schema_not_found(request.schema_id)
+        raise e.missing_schema(request.schema_id)
     shown = [(s, n) for s, n, version in users if request.flag("deleted") or not version.is_deleted]
     return Outcome(page([{"subject": s, "version": n} for s, n in sorted(shown)], request))
 
@@ -364,7 +364,7 @@ def visible_versions(state: RegistryState, request: Request) -> Mapping[int, Ver
     subject = request.subject
     versions = state.subjects.get(subject, {}) if request.flag("deleted") else state.active(subject)
     if not versions:
-        raise e.subject_not_found(subject)
+        raise e.missing_subject(subject)
     return versions
 
 
@@ -376,7 +376,7 @@ def resolve_version(versions: Mapping[int, Version], text: str) -> int:
         allowed = 'Allowed values are between [1, 2^31-1] and the string "latest"'
         raise RegistryError(e.INVALID_VERSION, f"The specified version '{text}' is not a valid version id. {allowed}")
     if int(text) not in versions:
-        raise e.version_not_found(text)
+        raise e.missing_version(text)
     return int(text)
 
 
@@ -387,7 +387,7 @@ def delete_subject(state: RegistryState, schemas: ParsedSchemas, request: Reques
     """Delete all versions of a subject: softly, or permanently those that are deleted softly. Raises RegistryError."""
     subject, versions = request.subject, state.subjects.get(request.subject, {})
     if not versions:
-        raise e.subject_not_found(subject)
+        raise e.missing_subject(subject)
     active = state.active(subject)
     if request.flag("permanent"):
         if active:
@@ -408,9 +408,9 @@ def delete_version(state: RegistryState, schemas: ParsedSchemas, request: Reques
     subject, versions, permanent = request.subject, state.subjects.get(request.subject, {}), request.flag("permanent")
     active = state.active(subject)
     if not versions:
-        raise e.subject_not_found(subject)
+        raise e.missing_subject(subject)
     if request.version in (LATEST, "-1") and not permanent and not active:
-        raise e.version_not_found(request.version)
+        raise e.missing_version(request.version)
     is_latest = request.version in (LATEST, "-1") and not permanent
     number = resolve_version(active if is_latest else versions, request.version)
     prefix = f"Subject '{subject}' Version {number} was"

@@ -138,7 +138,7 @@ def _check_links(schema: ProtobufSchema) -> None:
             if name not in added:
                 added.add(name)
                 file = _decode(one.compiled)
-                _add_well_known(pool, file.dependency, added)
+                _add_predefined(pool, file.dependency, added)
                 file.name = name
                 pool.AddSerializedFile(file.SerializeToString())
                 pool.FindFileByName(name)
@@ -146,14 +146,14 @@ def _check_links(schema: ProtobufSchema) -> None:
         raise invalid_schema(f"it cannot be linked with its imports: {str(e)[:500]}") from None
 
 
-def _add_well_known(pool: DescriptorPool, names: Iterable[str], added: set[str]) -> None:
+def _add_predefined(pool: DescriptorPool, names: Iterable[str], added: set[str]) -> None:
     """Add the files of well-known types, and before each the files that it imports."""
     for name in names:
         short = name.removeprefix(WELL_KNOWN_PREFIX).removesuffix(".proto")
         if short in _WELL_KNOWN and name not in added:
             added.add(name)
-            data = _well_known(short)
-            _add_well_known(pool, _decode(data).dependency, added)
+            data = _predefined(short)
+            _add_predefined(pool, _decode(data).dependency, added)
             pool.AddSerializedFile(data)
 
 
@@ -213,7 +213,7 @@ def _descriptor_set(compiled: Mapping[str, bytes]) -> bytes:
 
     files = FileDescriptorSet()
     for name in _WELL_KNOWN:
-        files.file.append(_decode(_well_known(name)))
+        files.file.append(_decode(_predefined(name)))
     for name, data in compiled.items():
         file = _decode(data)
         file.name = name
@@ -229,7 +229,7 @@ def _first_file(data: bytes) -> bytes:
     return file
 
 
-def _well_known(name: str) -> bytes:
+def _predefined(name: str) -> bytes:
     serialized: bytes = require(f"google.protobuf.{name}_pb2", "a Protobuf schema", "schemas").DESCRIPTOR.serialized_pb
     return serialized
 

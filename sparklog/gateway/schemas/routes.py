@@ -83,6 +83,9 @@ ROUTES = (
 )
 
 
+_WITH_PARTS = [(route.path.rstrip("/").split("/"), route) for route in ROUTES]
+
+
 def find_route(method: str, raw_path: str) -> tuple[Route, Request]:
     """Return the route of a request, and the request with the parameters of its path. Raises RegistryError."""
     try:
@@ -90,8 +93,7 @@ def find_route(method: str, raw_path: str) -> tuple[Route, Request]:
     except UnicodeDecodeError:
         raise RegistryError(400, "the path is not UTF-8") from None
     methods = []
-    for route in ROUTES:
-        names = route.path.rstrip("/").split("/")
+    for names, route in _WITH_PARTS:
         if len(names) == len(parts) and all(n.startswith("{") or n == p for n, p in zip(names, parts, strict=True)):
             methods.append(route.method)
             if route.method == method:

@@ -49,7 +49,7 @@ def set_level(state: RegistryState, schemas: ParsedSchemas, request: Request) ->
 def delete_level(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
     """Delete the level of a subject, or the default. Raises RegistryError."""
     if request.subject and request.subject not in state.levels:
-        raise e.subject_not_found(request.subject)
+        raise e.missing_subject(request.subject)
     _check_setting(state, request.subject)
     former = level_of(state, request.subject).value
     return Outcome({"compatibilityLevel": former}, [level_record(request.subject, None)])
@@ -82,7 +82,7 @@ def set_mode(state: RegistryState, schemas: ParsedSchemas, request: Request) -> 
 def delete_mode(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
     """Delete the mode of a subject, or the default. Raises RegistryError."""
     if request.subject and request.subject not in state.modes:
-        raise e.subject_not_found(request.subject)
+        raise e.missing_subject(request.subject)
     return Outcome({"mode": mode_of(state, request.subject)}, [mode_record(request.subject, None)])
 
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from sparklog.client.admin.admin import Admin
 from sparklog.client.admin.lake_admin import report_lake
-from sparklog.client.consumer.consumer import Consumer
+from sparklog.client.consumer.topic_shares import TopicShares
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment.fault_points import reach
@@ -55,7 +55,6 @@ PAUSE_REASON_CHARS_MAX = 1_000
 STANDBY_INTERVALS = 3
 """Number of commit intervals between two looks of a worker at the table of another worker's topic. If the next offsets
 have not changed in between, the worker runs a round itself."""
-SESSION_TIMEOUT_MS = 10_000
 
 
 class _Topic(Struct):
@@ -136,8 +135,7 @@ class LakeWorker:
     def run(self) -> None:
         """Run rounds until `stop`. Raises SparklogError: The brokers refuse this client, or the worker's settings are
         wrong."""
-        consumer: Consumer | None = None
-        subscribed: list[str] = []
+        shares = TopicShares(self._bootstrap, GROUP_ID, "sparklog-lake", self._security)
         look_s = float("-inf")
         topics: dict[str, tuple[TopicInfo, LakeSettings]] = {}
         try:
@@ -145,10 +143,8 @@ class LakeWorker:
                 try:
                     if self._clock_s() - look_s >= FIND_TOPICS_S:
                         topics, look_s = self.lake_topics(), self._clock_s()
-                        if sorted(topics) != subscribed:
-                            subscribed = sorted(topics)
-                            consumer = self._subscribed(consumer, subscribed)
-                    owned = self._owned(consumer)
+                        shares.use(topics)
+                    owned = shares.owned()
                 except SparklogError as e:
                     if not e.retriable:
                         raise
@@ -158,8 +154,7 @@ class LakeWorker:
                 if not self._work(topics, owned):
                     self._stop.wait(POLL_MS / 1000)
         finally:
-            if consumer is not None:
-                consumer.close(autocommit=False)
+            shares.close()
 
     def _work(self, topics: dict[str, tuple[TopicInfo, LakeSettings]], owned: set[str]) -> bool:
         """Run the rounds that are due. Returns True if a round ran, successfully or not."""
@@ -206,37 +201,6 @@ class LakeWorker:
             return True
         before, topic.seen = topic.seen, offsets
         return before is None or offsets != before
-
-    def _subscribed(self, consumer: Consumer | None, topics: list[str]) -> Consumer | None:
-        if not topics:
-            if consumer is not None:
-                consumer.close(autocommit=False)
-            return None
-        if consumer is None:
-            consumer = Consumer(
-                self._bootstrap,
-                group_id=GROUP_ID,
-                enable_auto_commit=False,
-                auto_offset_reset="latest",
-                client_id="sparklog-lake",
-                security=self._security,
-                prefetch_bytes=0,
-                session_timeout_ms=SESSION_TIMEOUT_MS,
-            )
-        consumer.subscribe(topics)
-        return consumer
-
-    def _owned(self, consumer: Consumer | None) -> set[str]:
-        """Return the topics of this worker. The poll keeps the consumer in the group; all partitions are paused, so
-        that it reads no records."""
-        if consumer is None:
-            return set()
-        consumer.poll_batches(0)
-        assigned = consumer.assignment()
-        fresh = set(assigned) - set(consumer.paused())
-        if fresh:
-            consumer.pause(list(fresh))
-        return {tp.topic for tp in assigned if tp.partition == 0}
 
     # -- rounds
 

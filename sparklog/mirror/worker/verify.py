@@ -13,7 +13,7 @@ import pyarrow as pa
 from sparklog.client.admin.mirror_admin import mirrored_topics, open_source
 from sparklog.client.kafka.source import KafkaSource, SourceTopic
 from sparklog.client.net.cluster import Cluster
-from sparklog.client.net.topic_info import TopicInfo, topic_info
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.mirrored_ends import mirrored_ends
 from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import LeaderNotAvailableError
@@ -55,7 +55,7 @@ def verify_mirror(cluster: Cluster, name: str, *, share: float = 1.0, timeout_ms
     """Compare a mirror's topics with its source, up to the log ends here. `share`: part of the offsets that is
     compared, 0 to 1; the others are passed over in pieces. Raises InvalidConfigError for an unknown mirror, and errors
     of the source."""
-    infos = {s.name: topic_info(s) for s in cluster.metadata(timeout_ms=timeout_ms).topics if not s.error_code}
+    infos = cluster.topic_infos(timeout_ms=timeout_ms)
     topics = mirrored_topics(infos, name)[name]
     report = MirrorVerification(name)
     source = open_source(topics[0].definition, timeout_ms)

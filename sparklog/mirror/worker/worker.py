@@ -17,10 +17,9 @@ from sparklog.client.admin.admin import Admin
 from sparklog.client.admin.mirror_admin import create_missing_topics, open_source
 from sparklog.client.admin.mirror_groups import GroupCopier
 from sparklog.client.admin.mirror_reports import report_mirrors, report_of
-from sparklog.client.consumer.consumer import Consumer
+from sparklog.client.consumer.topic_shares import TopicShares
 from sparklog.client.kafka.source import KafkaSource
 from sparklog.client.net.cluster import Cluster, cluster
-from sparklog.client.net.topic_info import topic_info
 from sparklog.errors import (
     DataLossError,
     InvalidConfigError,
@@ -46,7 +45,6 @@ REPORT_S = 5.0
 POLL_MS = 200
 FETCH_WAIT_MS = 500
 FAILURE_PAUSE_S, FAILURE_PAUSE_S_MAX = 0.5, 30.0
-SESSION_TIMEOUT_MS = 10_000
 REASON_CHARS_MAX = 1_000
 
 
@@ -178,8 +176,7 @@ class MirrorWorker:
 
     def run(self) -> None:
         """Copy until `stop`. Raises SparklogError: The brokers refuse this client, or its settings are wrong."""
-        consumer: Consumer | None = None
-        subscribed: list[str] = []
+        shares = TopicShares(self._bootstrap, GROUP_ID, GROUP_ID, self._security)
         runners: dict[str, _Runner] = {}
         topics: dict[str, Mirrored] = {}
         look_s = float("-inf")
@@ -188,10 +185,8 @@ class MirrorWorker:
                 try:
                     if self._clock_s() - look_s >= FIND_TOPICS_S:
                         topics, look_s = self.mirrored_topics(), self._clock_s()
-                        if sorted(topics) != subscribed:
-                            subscribed = sorted(topics)
-                            consumer = self._subscribed(consumer, subscribed)
-                    owned = _owned(consumer)
+                        shares.use(topics)
+                    owned = shares.owned()
                 except SparklogError as e:
                     if not e.retriable:
                         raise
@@ -205,8 +200,7 @@ class MirrorWorker:
                 runner.stop.set()
             for runner in runners.values():
                 runner.end()
-            if consumer is not None:
-                consumer.close(autocommit=False)
+            shares.close()
 
     def _assign(self, runners: dict[str, _Runner], topics: Mapping[str, Mirrored]) -> None:
         by_mirror = _by_mirror(topics)
@@ -289,36 +283,16 @@ class MirrorWorker:
         except SparklogError as e:
             logger.warning("the progress of %d mirrored topics could not be reported: %s", len(reports), e)
 
-    def _subscribed(self, consumer: Consumer | None, topics: list[str]) -> Consumer | None:
-        if not topics:
-            if consumer is not None:
-                consumer.close(autocommit=False)
-            return None
-        if consumer is None:
-            consumer = Consumer(
-                self._bootstrap,
-                group_id=GROUP_ID,
-                enable_auto_commit=False,
-                auto_offset_reset="latest",
-                client_id=GROUP_ID,
-                security=self._security,
-                prefetch_bytes=0,
-                session_timeout_ms=SESSION_TIMEOUT_MS,
-            )
-        consumer.subscribe(topics)
-        return consumer
-
     # -- topics
 
     def mirrored_topics(self, names: Iterable[str] | None = None) -> dict[str, Mirrored]:
         """Return the mirrored topics by name. `names`: topics to look at. None: all."""
         topics: dict[str, Mirrored] = {}
-        wanted = None if names is None else list(names)
-        for state in self._cluster.metadata(wanted, timeout_ms=self._timeout_ms).topics:
-            topic = mirrored_topic(state.name, state.configs) if not state.error_code else None
+        some = None if names is None else list(names)
+        for name, info in self._cluster.topic_infos(some, timeout_ms=self._timeout_ms).items():
+            topic = mirrored_topic(name, info.configs)
             if topic is not None:
-                info = topic_info(state)
-                topics[state.name] = Mirrored(topic, info.topic_id, info.partitions, info.inflated_bytes_max)
+                topics[name] = Mirrored(topic, info.topic_id, info.partitions, info.inflated_bytes_max)
         return topics
 
     def _use(self, sync: MirrorSync, topics: Mapping[str, Mirrored]) -> None:
@@ -367,19 +341,6 @@ def _by_mirror(topics: Mapping[str, Mirrored]) -> dict[str, dict[str, Mirrored]]
 def _definition(topics: Mapping[str, Mirrored]) -> MirrorDefinition:
     """Return the mirror's definition; if topics differ in it, that of the first by name."""
     return topics[min(topics)].topic.definition
-
-
-def _owned(consumer: Consumer | None) -> set[str]:
-    """Return the topics of this worker. The poll keeps the consumer in the group; all partitions are paused, so that it
-    reads no records."""
-    if consumer is None:
-        return set()
-    consumer.poll_batches(0)
-    assigned = consumer.assignment()
-    fresh = set(assigned) - set(consumer.paused())
-    if fresh:
-        consumer.pause(list(fresh))
-    return {tp.topic for tp in assigned if tp.partition == 0}
 
 
 def _has_reached(sync: MirrorSync, targets: Mapping[TopicPartition, int]) -> bool:
