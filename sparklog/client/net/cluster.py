@@ -141,11 +141,6 @@ class Cluster:
 
         return whole_metadata(ask, topics, details=details, to_write=to_write)
 
-    def knows(self, name: str) -> bool:
-        """True if the topic is known without a request."""
-        with self._lock:
-            return self._fresh(name) is not None
-
     def is_current(self, info: TopicInfo) -> bool:
         """True if the process knows no newer metadata of the topic than `info`, also while no broker answers. Takes no
         lock."""
