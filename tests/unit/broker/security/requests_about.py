@@ -70,6 +70,7 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     Api.DELETE_GROUP: lambda n: groups.DeleteGroupRequest(n.group),
     Api.BEGIN_TXN: lambda n: txn.BeginTxnRequest(n.transactional_id, 0, 0),
     Api.CREATE_PARTITIONS: lambda n: topics.CreatePartitionsRequest(n.topic, 5),
+    Api.METADATA_FETCH: lambda n: cluster.MetadataFetchRequest(2, 6, 170, 0),  # without a wait
     Api.DIRECTORY_FAILED: lambda n: cluster.DirectoryFailedRequest(1, 1, [cluster.OfflinePartition(n.topic, 0)]),
     Api.SUSPECT_BROKER: lambda n: cluster.SuspectBrokerRequest(1, 1, 2, 1),
     Api.WRITE_TXN_MARKERS: lambda n: cluster.WriteTxnMarkersRequest(
