@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 
 from sparklog_broker.cluster.peers import Connect
@@ -12,6 +13,8 @@ from sparklog_broker.config import parse_address
 
 ATTEMPTS, INTERVAL_S = 3, 0.1
 """Number of attempts to connect, and time in s between their starts. After as much time again, none has a reply."""
+OWN_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EADDRNOTAVAIL, errno.EPERM})
+"""Errors of this machine, which say nothing about the other broker."""
 LOOP_TURNS = 5
 """Turns of the event loop in which a reply is processed that arrived while the loop was late."""
 
@@ -49,4 +52,6 @@ def _close(attempt: asyncio.Future[Streams]) -> None:
 def _is_accepted(attempt: asyncio.Future[Streams]) -> bool:
     """Return True if the attempt does not show that the process or the machine is gone."""
     error = attempt.exception()
-    return not isinstance(error, OSError) or isinstance(error, socket.gaierror | ConnectionResetError)
+    if not isinstance(error, OSError) or isinstance(error, socket.gaierror | ConnectionResetError):
+        return True
+    return error.errno in OWN_ERRORS

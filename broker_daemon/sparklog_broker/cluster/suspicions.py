@@ -68,7 +68,7 @@ class Suspicions:
         self._rests: dict[int, tuple[float, float]] = {}
         """By broker id: end of the rest after a successful probe, and the length of this rest, in s."""
         self._evicted: dict[tuple[int, int], float] = {}
-        """Time in s of the last eviction by (broker id, broker epoch)."""
+        """Times in s of the evictions in the last EVICTION_INTERVAL_S, by (broker id, broker epoch)."""
 
     async def run(self) -> None:
         """Investigate silent brokers, until cancelled."""
@@ -145,7 +145,8 @@ class Suspicions:
     def _evict(self, broker: BrokerImage, other: BrokerImage) -> None:
         life = broker.broker_id, broker.broker_epoch
         now_s = self._now_s()
-        if now_s - self._evicted.get(life, -EVICTION_INTERVAL_S) >= EVICTION_INTERVAL_S:
+        self._evicted = {i: at_s for i, at_s in self._evicted.items() if now_s - at_s < EVICTION_INTERVAL_S}
+        if life not in self._evicted:
             self._evicted[life] = now_s
             log.warning(
                 "brokers %d and %d do not reach the controller, broker %d: the brokers elect another controller",

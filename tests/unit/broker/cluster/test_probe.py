@@ -50,6 +50,7 @@ class Attempts:
         ([OSError(113, "no route to host")], False),
         ([socket.gaierror(-3, "temporary failure in name resolution")], True),
         ([ConnectionResetError()], True),
+        ([OSError(24, "too many open files")], True),
     ],
 )
 def test_only_refusals_and_silence_show_that_a_broker_is_gone(
