@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from itertools import groupby
 
 from sparklog.client.net.paging import after_last
-from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError
+from sparklog.errors import InvalidRequestError, SparklogError
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.session import Session
 from sparklog.kafka.wire import requests, responses
-from sparklog.kafka.wire.errors import Kafka, code_of, text_of
+from sparklog.kafka.wire.errors import Kafka, text_of, value_code
 from sparklog.protocol.acl_messages import (
     AclEntry,
     AclFilterEntry,
@@ -60,7 +60,7 @@ async def describe_acls(session: Session, request: requests.DescribeAcls, versio
         pages = (await session.broker()).pages(Api.DESCRIBE_ACLS, message, DescribeAclsResponse, following)
         acls = [acl async for page in pages for acl in page.acls]
     except SparklogError as e:
-        return {"error_code": _code(e), "error_message": text_of(e), "resources": []}
+        return {"error_code": value_code(e), "error_message": text_of(e), "resources": []}
     return {
         "error_code": Kafka.NONE,
         "error_message": None,
@@ -101,7 +101,7 @@ async def create_acls(session: Session, request: requests.CreateAcls, version: i
             )
             await (await session.broker()).ask(Api.CREATE_ACLS, CreateAclsRequest([acl]), CreateAclsResponse)
         except SparklogError as e:
-            results.append({"error_code": _code(e), "error_message": text_of(e)})
+            results.append({"error_code": value_code(e), "error_message": text_of(e)})
         else:
             results.append({"error_code": Kafka.NONE, "error_message": None})
     return {"results": results}
@@ -120,7 +120,7 @@ async def delete_acls(session: Session, request: requests.DeleteAcls, version: i
                 deleted += answer.deleted
                 more = answer.more and bool(answer.deleted)
         except SparklogError as e:
-            results.append({"error_code": _code(e), "error_message": text_of(e), "matching_acls": []})
+            results.append({"error_code": value_code(e), "error_message": text_of(e), "matching_acls": []})
         else:
             matching = [_deleted(acl) for acl in deleted]
             results.append({"error_code": Kafka.NONE, "error_message": None, "matching_acls": matching})
@@ -172,7 +172,3 @@ def _number(words: Mapping[int, str], word: str) -> int:
 
 def _pattern(acl: AclEntry) -> tuple[str, str, str]:
     return acl.resource_type, acl.pattern_type, acl.name
-
-
-def _code(error: SparklogError) -> Kafka:
-    return Kafka.INVALID_REQUEST if isinstance(error, InvalidConfigError) else code_of(error)

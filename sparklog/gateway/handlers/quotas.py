@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sparklog.client.net.paging import after_last
-from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError
+from sparklog.errors import InvalidRequestError, SparklogError
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.session import Session
 from sparklog.kafka.wire import requests, responses
-from sparklog.kafka.wire.errors import Kafka, code_of, text_of
+from sparklog.kafka.wire.errors import Kafka, text_of, value_code
 from sparklog.protocol.apis import Api
 from sparklog.protocol.quota_messages import (
     AlterClientQuotasRequest,
@@ -41,7 +41,7 @@ async def describe_client_quotas(
         )
         entries = [entry async for page in pages for entry in page.entries]
     except SparklogError as e:
-        return {"error_code": _code(e), "error_message": text_of(e), "entries": None}
+        return {"error_code": value_code(e), "error_message": text_of(e), "entries": None}
     return {
         "error_code": Kafka.NONE,
         "error_message": None,
@@ -105,7 +105,7 @@ async def alter_client_quotas(
             message = AlterClientQuotasRequest([_alteration(entry)], validate_only=request["validate_only"])
             await (await session.broker()).ask(Api.ALTER_CLIENT_QUOTAS, message, AlterClientQuotasResponse)
         except SparklogError as e:
-            code, text = _code(e), text_of(e)
+            code, text = value_code(e), text_of(e)
         entries.append({"error_code": code, "error_message": text, "entity": [{**one} for one in entry["entity"]]})
     return {"entries": entries}
 
@@ -119,7 +119,3 @@ def _alteration(entry: requests.AlterClientQuotasEntrie) -> QuotaAlteration:
         raise InvalidRequestError("the change of an entity names no quota")
     changes = {op["key"]: None if op["remove"] else op["value"] for op in entry["ops"]}
     return QuotaAlteration(names.get(USER), names.get(CLIENT_ID), changes, names.get(IP))
-
-
-def _code(error: SparklogError) -> Kafka:
-    return Kafka.INVALID_REQUEST if isinstance(error, InvalidConfigError) else code_of(error)

@@ -184,6 +184,12 @@ def code_of(error: errors.SparklogError, *, of_partition: bool = False) -> Kafka
     return kafka_code(error.code, of_partition=of_partition)
 
 
+def value_code(error: errors.SparklogError) -> Kafka:
+    """Return Kafka's code for the refusal of values that are no settings: INVALID_REQUEST where the broker says
+    INVALID_CONFIG."""
+    return Kafka.INVALID_REQUEST if isinstance(error, errors.InvalidConfigError) else code_of(error)
+
+
 def coordinator_code(error: errors.SparklogError) -> Kafka:
     """Return Kafka's code for an error of a coordinator. As in Kafka, the errors of the coordinator's own log become
     NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE: some clients end at errors that they do not expect from a
