@@ -173,7 +173,7 @@ class FileFetcher:
     def may_read(self, tp: TopicPartition) -> bool:
         """True if it is worth asking the partition's leader for files on this host. Raises the errors of
         `Cluster.leader`."""
-        return self._cluster.local_reads(self._cluster.leader(tp))
+        return self._cluster.local_reads.is_worth_trying(self._cluster.leader(tp))
 
     def is_here(self, tp: TopicPartition, offset: int) -> bool:
         """True if it is worth asking for the file of this offset: the leader perhaps offers files, and the offset is
@@ -269,4 +269,4 @@ class FileFetcher:
         _log.debug("reading %s through the socket: %s", position.tp, error)
         if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
             with contextlib.suppress(SparklogError):  # the reader that goes on through the socket reports this error
-                self._cluster.no_local_reads(self._cluster.leader(position.tp), LOCAL_RETRY_S)
+                self._cluster.local_reads.avoid(self._cluster.leader(position.tp), LOCAL_RETRY_S)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from sparklog.client.net.addresses import Endpoint, parse_bootstrap, resolve_bootstrap
+from sparklog.client.net.avoided_brokers import AvoidedBrokers
 from sparklog.client.net.broker_liveness import Membership
 from sparklog.client.net.client_defaults import resolve_client
 from sparklog.client.net.connection import Connection, connect_for_data
@@ -86,8 +87,10 @@ class Cluster:
         self._membership = Membership(self)
         self._failed_at: dict[Endpoint, float] = {}
         self.own_changes = OwnChanges()
-        self._no_local_until: dict[Endpoint, float] = {}
-        self._no_remote_until: dict[Endpoint, float] = {}
+        self.local_reads = AvoidedBrokers()
+        """Reads of a broker's files."""
+        self.remote_reads = AvoidedBrokers()
+        """Reads of a broker's object store without the broker."""
 
     # -- metadata
 
@@ -344,22 +347,6 @@ class Cluster:
         """Return the last known address of a broker; None if it is not known."""
         with self._lock:
             return self._brokers.get(broker_id)
-
-    def local_reads(self, endpoint: Endpoint) -> bool:
-        """True if it is worth asking this broker for its files."""
-        return time.monotonic() >= self._no_local_until.get(endpoint, 0.0)
-
-    def no_local_reads(self, endpoint: Endpoint, seconds: float) -> None:
-        """Note that this process cannot read the broker's files: do not ask for them again for `seconds`."""
-        self._no_local_until[endpoint] = time.monotonic() + seconds
-
-    def remote_reads(self, endpoint: Endpoint) -> bool:
-        """True if it is worth reading from this broker's object store directly."""
-        return time.monotonic() >= self._no_remote_until.get(endpoint, 0.0)
-
-    def no_remote_reads(self, endpoint: Endpoint, seconds: float) -> None:
-        """Note that this process cannot read the object store: do not try again for `seconds`."""
-        self._no_remote_until[endpoint] = time.monotonic() + seconds
 
     # -- coordinators
 

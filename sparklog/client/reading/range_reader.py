@@ -175,7 +175,7 @@ class _RangeReader:
                 direct = may_read_files and self._is_remote(leader, offset)
                 if direct:
                     source = self._remote(leader, offset, projection)
-                elif local and self._cluster.local_reads(leader):
+                elif local and self._cluster.local_reads.is_worth_trying(leader):
                     source = self._local(leader, offset, projection)
                 for batch in source:
                     yield batch
@@ -226,7 +226,7 @@ class _RangeReader:
     def _is_remote(self, leader: Endpoint, offset: int) -> bool:
         """True if, by this process's metadata, only the object store has the offset, and the store has not failed
         lately."""
-        return is_only_remote(self._cluster, self._tp, offset) and self._cluster.remote_reads(leader)
+        return is_only_remote(self._cluster, self._tp, offset) and self._cluster.remote_reads.is_worth_trying(leader)
 
     def _remote(self, leader: Endpoint, offset: int, projection: Projection) -> Iterator[ConsumedBatch]:
         """Yield rows from the object store. After an error of the store stop, so that the broker is asked, and leave
@@ -249,7 +249,7 @@ class _RangeReader:
             return  # the fetch finds the exact loss
         except (LocalReadUnavailableError, RemoteStorageError, CorruptBatchError, InvalidConfigError, OSError) as e:
             _log.debug("not reading %s from the object store: %s", self._tp, e)
-            self._cluster.no_remote_reads(leader, LOCAL_RETRY_S)
+            self._cluster.remote_reads.avoid(leader, LOCAL_RETRY_S)
 
     # -- files
 

@@ -71,7 +71,7 @@ def locate(
         _check_same_directory(located)
         _check_names(located, tp)
     except (LocalReadUnavailableError, OSError):
-        cluster.no_local_reads(leader, LOCAL_RETRY_S)
+        cluster.local_reads.avoid(leader, LOCAL_RETRY_S)
         raise
     return located
 

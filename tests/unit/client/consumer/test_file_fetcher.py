@@ -298,7 +298,7 @@ def test_the_answer_is_not_requested_again_after_a_while(fake: FakeBroker, monke
             assert len(drain(consumer, 200)) == 200
     assert len(asked(fake, Api.LOCATE_SEGMENTS)) == 1
     leader = cluster(fake.address).leader(TP0)
-    assert not cluster(fake.address).local_reads(leader)
+    assert not cluster(fake.address).local_reads.is_worth_trying(leader)
 
 
 def test_a_range_is_requested_again_at_the_end_of_an_answer(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
