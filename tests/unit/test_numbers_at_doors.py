@@ -18,7 +18,7 @@ from sparklog.client.producer.rows import rows_of
 from sparklog.client.producer.typed_rows import TypedTopic
 from sparklog.debezium import unwrap_debezium
 from sparklog.errors import SparklogError
-from sparklog.gateway.records.typed import parse_rows
+from sparklog.kafka.values.json_records import parse_rows
 from tests.support.clients import info
 from tests.unit.debezium.envelopes import event
 
@@ -54,7 +54,7 @@ def from_text(text: str, format: str, t: Any) -> Any:
 
 
 def from_kafka(text: str, t: Any) -> Any:
-    return parse_rows(pa.array([text.encode()], pa.binary()), info(pa.schema([("v", t)]))).column(0)[0].as_py()
+    return parse_rows(pa.array([text.encode()], pa.binary()), pa.schema([("v", t)]), "t").column(0)[0].as_py()
 
 
 def from_debezium(n: int, t: Any) -> Any:

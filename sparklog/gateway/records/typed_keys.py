@@ -33,8 +33,8 @@ from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError,
 
 SHOWN_BYTES_MAX = 200
 """Largest number of bytes of a key that an error shows."""
-Parse = Callable[[Any, TopicInfo], pa.RecordBatch]
-"""Function that parses JSON objects into rows of a topic. Raises InvalidRecordError."""
+Parse = Callable[[Any, pa.Schema, str], pa.RecordBatch]
+"""Function that parses JSON objects into rows of a schema; the text is the topic's name. Raises InvalidRecordError."""
 _NO_COLUMNS = pa.scalar(b"{}", pa.binary())
 
 
@@ -181,7 +181,7 @@ def _columns_of_texts(keys: Any, indices: Any, topic: TopicInfo) -> list[Any]:
 
 def _columns_of_json(parse: Parse, keys: Any, indices: Any, topic: TopicInfo) -> list[Any]:
     try:
-        rows = parse(keys, _topic_of_keys(topic.name, topic.schema, topic.key_columns, topic.schema_id))
+        rows = parse(keys, _schema_of_keys(topic.schema, topic.key_columns), topic.name)
     except InvalidRecordError as e:
         refused = {}
         for i, message in e.records.items():
@@ -192,10 +192,8 @@ def _columns_of_json(parse: Parse, keys: Any, indices: Any, topic: TopicInfo) ->
 
 
 @lru_cache(maxsize=1_000)
-def _topic_of_keys(name: str, schema: pa.Schema, key_columns: tuple[str, ...], schema_id: int) -> TopicInfo:
-    """Return a topic whose rows are the keys of another topic."""
-    fields = pa.schema([schema.field(column) for column in key_columns])
-    return TopicInfo(name, "", "typed", 1, schema_id, {schema_id: fields}, key_columns, None, {}, 0, ())
+def _schema_of_keys(schema: pa.Schema, key_columns: tuple[str, ...]) -> pa.Schema:
+    return pa.schema([schema.field(column) for column in key_columns])
 
 
 def _check_partition(columns: list[Any], topic: TopicInfo, partition: int) -> None:

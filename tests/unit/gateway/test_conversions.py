@@ -32,11 +32,12 @@ from sparklog.gateway.records.memory import COPIES, RECORD_BYTES, convert_within
 from sparklog.gateway.records.small import write_small
 from sparklog.gateway.records.to_broker import broker_batch
 from sparklog.gateway.records.to_client import as_they_are, client_batches
-from sparklog.gateway.records.typed import parse_rows
 from sparklog.gateway.refusals import Refusals
 from sparklog.kafka.records import compression, decode
 from sparklog.kafka.records.batch_v2 import iterate_batches, write_batch
 from sparklog.kafka.records.errors import InvalidRecordError
+from sparklog.kafka.values import json_records
+from sparklog.kafka.values.json_records import parse_rows
 from sparklog.kafka.wire.errors import Kafka
 from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.protocol.apis import Api
@@ -425,20 +426,20 @@ LISTS = pa.schema([("n", pa.list_(pa.list_(pa.int8())))])
 def test_rows_of_several_slices_are_parsed() -> None:
     count = 2 * SLICE_ROWS + 500
     values = pa.array([b'{"n":%d}' % i for i in range(count)], pa.binary())
-    assert parse_rows(values, topic(NUMBERS)).column(0).to_pylist() == list(range(count))
+    assert parse_rows(values, NUMBERS, "t").column(0).to_pylist() == list(range(count))
     places = [3, SLICE_ROWS, count - 1]
     values = pa.array([b"no" if i in places else b"{}" for i in range(count)], pa.binary())
     with pytest.raises(InvalidRecordError, match="record 3 ") as refused:
-        parse_rows(values, topic(NUMBERS))
+        parse_rows(values, NUMBERS, "t")
     assert list(refused.value.records) == places
     with pytest.raises(MessageTooLargeError, match="the rows"):
-        parse_rows(pa.array([b"{}"] * count, pa.binary()), topic(NUMBERS), 4 * count - 1)
+        parse_rows(pa.array([b"{}"] * count, pa.binary()), NUMBERS, "t", 4 * count - 1)
 
 
 def test_a_record_of_too_many_elements_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typed, "RECORD_BYTES_MAX", 1_000)
-    monkeypatch.setattr(typed, "SLICE_BYTES", 500)
+    monkeypatch.setattr(json_records, "RECORD_BYTES_MAX", 1_000)
+    monkeypatch.setattr(json_records, "SLICE_BYTES", 500)
     few, many = b'{"n":[[],[]]}', b'{"n":[[],[],[],[],[],[],[]]}'
-    assert parse_rows(pa.array([few] * 3, pa.binary()), topic(LISTS)).num_rows == 3
+    assert parse_rows(pa.array([few] * 3, pa.binary()), LISTS, "t").num_rows == 3
     with pytest.raises(InvalidRecordError, match="record 2 has too many elements"):
-        parse_rows(pa.array([few, few, many], pa.binary()), topic(LISTS))
+        parse_rows(pa.array([few, few, many], pa.binary()), LISTS, "t")

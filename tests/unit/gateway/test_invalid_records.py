@@ -13,9 +13,9 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.gateway.records.small import write_small
 from sparklog.gateway.records.to_broker import broker_batch
-from sparklog.gateway.records.typed import parse_rows
 from sparklog.kafka.records import batch_v2
 from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
+from sparklog.kafka.values.json_records import parse_rows
 
 
 def topic(kind: str, schema: pa.Schema, **configs: str) -> TopicInfo:
@@ -55,5 +55,5 @@ def test_all_records_without_a_key_are_named(keys: list[bytes | None]) -> None:
 )
 def test_all_records_that_do_not_fit_are_named(values: list[Any], refused: list[int]) -> None:
     with pytest.raises(InvalidRecordError, match=f"record {refused[0]} ") as error:
-        parse_rows(pa.array(values, pa.binary()), NUMBERS)
+        parse_rows(pa.array(values, pa.binary()), NUMBERS.schema, "t")
     assert list(error.value.records) == refused
