@@ -2,7 +2,7 @@
 
 | value | key of a row | partition |
 |---|---|---|
-| json | canonical JSON of the key columns (`client/producer/canonical_json.py`) | Kafka's hash of these bytes |
+| json | canonical JSON of the key columns (`format/canonical_json.py`) | Kafka's hash of these bytes |
 | text | UTF-8 bytes of the only key column | Kafka's hash of these bytes |
 | empty | as json | hash of the columns' values (`client/producer/partitioner.py`) |
 

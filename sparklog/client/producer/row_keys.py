@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.client.producer.canonical_json import canonical_keys, key_slices
 from sparklog.client.producer.partitioner import murmur2, partitions_for_columns, partitions_for_slices
+from sparklog.format.canonical_json import canonical_keys, key_slices
 from sparklog.format.key_format import TEXT
 
 

@@ -7,7 +7,6 @@ expects.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +26,7 @@ from sparklog.kafka.records import compression
 from sparklog.kafka.records.batch_v2 import BatchV2
 from sparklog.kafka.records.compression import STORED, STORED_ATTRIBUTES
 from sparklog.kafka.records.decode import TIMESTAMP_MS_MAX, decode_records
-from sparklog.kafka.records.errors import InvalidRecordError, places
+from sparklog.kafka.records.errors import keyless, places
 
 RECORDS_MAX = 1_000_000
 
@@ -95,7 +94,7 @@ def _small_batch(head: BatchV2, records: SmallRecords, topic: TopicInfo) -> memo
     ):
         return None
     if topic.is_compacted and not has_keys:
-        raise keyless(topic, range(len(records.keys)))
+        raise keyless(topic.name, range(len(records.keys)))
     rows = SmallRows(records.values, records.keys if has_keys else None, [ms * 1000 for ms in stamps])  # type: ignore[arg-type]
     return encode_small_batch(
         rows, topic.schema_id, batch_attributes(head, topic), head.producer_id, head.producer_epoch, head.base_sequence
@@ -106,7 +105,7 @@ def envelope_batch(head: BatchV2, rows: pa.RecordBatch, topic: TopicInfo, stored
     """Return a batch of `rows` in the broker's format. `stored`: name of its compression. Raises InvalidRecordError."""
     keys = rows.column(0)
     if topic.is_compacted and keys.null_count:
-        raise keyless(topic, places(keys.is_null()))
+        raise keyless(topic.name, places(keys.is_null()))
     attributes = batch_attributes(head, topic)
     low, high = timestamp_bounds_ms(rows.column(3), time.time_ns() // 1_000_000)
     payload = encode_batch(
@@ -126,13 +125,3 @@ def envelope_batch(head: BatchV2, rows: pa.RecordBatch, topic: TopicInfo, stored
         transactional=head.is_transactional,
     )
     return payload
-
-
-def keyless(topic: TopicInfo, indices: Iterable[int]) -> InvalidRecordError:
-    """Return the error for records without a key in a compacted topic."""
-    return InvalidRecordError(
-        {
-            i: f"record {i} has no key: topic {topic.name!r} is compacted, and keeps the last record of each key"
-            for i in indices
-        }
-    )

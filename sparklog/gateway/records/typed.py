@@ -2,7 +2,7 @@
 
 `sparklog.format.json_exact` has the rules for values, which are those of all doors for text; bytes are base64, and
 decimals are written as text. A field that is no column, or a value that does not fit its column, is an error of the
-record. `typed_keys.py` has the rules of keys. A typed topic has no place for headers.
+record. `kafka/values/keys.py` and `typed_keys.py` have the rules of keys. A typed topic has no place for headers.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from sparklog.format.json_values import base64_text, json_values, row_objects
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE, timestamp_bounds_ms
 from sparklog.gateway.records.memory import JSON_BYTES_MAX, JSON_PIECE_BYTES
 from sparklog.gateway.records.to_broker import batch_attributes, check_head, stored_compression
-from sparklog.gateway.records.typed_keys import values_to_parse, with_keys, without_tombstones
+from sparklog.gateway.records.typed_keys import check_partition, without_tombstones
 from sparklog.kafka.records import compression
 from sparklog.kafka.records.batch_v2 import BatchV2
 from sparklog.kafka.records.decode import decode_records
 from sparklog.kafka.records.errors import InvalidRecordError, places
 from sparklog.kafka.values.json_records import parse_rows
+from sparklog.kafka.values.keys import values_to_parse, with_keys
 
 _ENCODER = msgspec.json.Encoder(decimal_format="string")
 JSON_PER_BYTE_MAX = 6
@@ -54,7 +55,8 @@ def typed_batch(
     keys, values = envelope.column(0), envelope.column(1)
     del raw, envelope  # the values are copies
     rows = parse_rows(values_to_parse(keys, values, topic), topic.schema, topic.name, inflated_bytes_max)
-    rows = with_keys(rows, keys, topic, partition, parse_rows)
+    rows = with_keys(rows, keys, topic, parse_rows)
+    check_partition(rows, topic, partition)
     default_ms = head.max_timestamp_ms
     low = high = default_ms
     if topic.timestamp_column is not None:

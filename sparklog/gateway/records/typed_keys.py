@@ -1,22 +1,11 @@
-"""The keys of records of typed topics: they fill the key columns, and decide the record's partition.
+"""The keys of records of typed topics at the gateway: they decide the record's partition, and null is a tombstone.
 
-| record | row |
-|---|---|
-| the key has the key columns, the value lacks them | the key columns are those of the key |
-| the value has a key column with another value than the key | refused |
-| no value, but a key | all columns outside the key are null: the row deletes its key |
-| no key | the key columns are those of the value |
-| a row without a key in a compacted topic | refused |
-| a partition that is not the key's | refused: equal keys would be in several partitions |
-
-A topic without `kafka.key.format` is older than the rule: a key that begins with `{` is a JSON object, any other key is
-the text of the only key column, or is ignored if that is no text.
+`sparklog.kafka.values.keys` has the rules by which keys fill the key columns. A record in a partition that is not its
+key's is refused: equal keys would be in several partitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -24,69 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.client.producer.canonical_json import canonical_keys, key_slices
 from sparklog.client.producer.row_keys import keys_of_rows, partitions_of_rows
-from sparklog.format.key_equality import canonical_key
-from sparklog.format.key_format import JSON, TEXT, default_key_format
-from sparklog.gateway.records.to_broker import keyless
-from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError, places
-
-SHOWN_BYTES_MAX = 200
-"""Largest number of bytes of a key that an error shows."""
-Parse = Callable[[Any, pa.Schema, str], pa.RecordBatch]
-"""Function that parses JSON objects into rows of a schema; the text is the topic's name. Raises InvalidRecordError."""
-_NO_COLUMNS = pa.scalar(b"{}", pa.binary())
-
-
-def values_to_parse(keys: Any, values: Any, topic: TopicInfo) -> Any:
-    """Return the values with an empty object for each tombstone: a null value with a key. Raises InvalidRecordError:
-    The topic has key columns only, so that no row deletes a key."""
-    if not values.null_count or not topic.key_columns:
-        return values
-    tombstones = pc.and_(values.is_null(), keys.is_valid())
-    if len(topic.key_columns) == len(topic.schema):
-        refused = places(tombstones)
-        if refused:
-            raise InvalidRecordError(
-                {
-                    i: f"record {i} has no value: topic {topic.name!r} has key columns only, and no row deletes a key"
-                    for i in refused
-                }
-            )
-    return pc.if_else(tombstones, _NO_COLUMNS, values)
-
-
-def with_keys(rows: pa.RecordBatch, keys: Any, topic: TopicInfo, partition: int, parse: Parse) -> pa.RecordBatch:
-    """Return the rows with the key columns of the records' keys. `partition`: the partition to which the client has
-    sent the records. `parse`: function that parses the JSON objects of keys. Raises InvalidRecordError: A key does not
-    fit the topic or contradicts its value, a compacted topic gets a row without a key, or the partition is not the
-    key's."""
-    if not topic.key_columns:
-        return rows
-    if topic.key_format == JSON and keys.null_count < len(keys):
-        keys = _to_parse(keys, [rows.column(name) for name in topic.key_columns], topic)
-    if keys.null_count < len(keys):
-        rows = _filled(rows, keys, topic, parse)
-    columns = [rows.column(name) for name in topic.key_columns]
-    if topic.is_compacted and all(column.null_count for column in columns):
-        nulls = [np.asarray(column.is_null().to_numpy(zero_copy_only=False)) for column in columns]
-        missing = np.logical_and.reduce(nulls)
-        if missing.any():
-            raise keyless(topic, np.flatnonzero(missing)[:RECORDS_NAMED_MAX].tolist())
-    if topic.partitions > 1:
-        _check_partition(columns, topic, partition)
-    return rows
-
-
-def _to_parse(keys: Any, columns: list[Any], topic: TopicInfo) -> Any:
-    """Return the keys without those that are the canonical keys of their values: these need not be parsed, which takes
-    as long as the values."""
-    masks = []
-    at = 0
-    for own in key_slices(columns, topic.key_columns):
-        masks.append(pc.equal(own.cast(pa.binary()), keys.slice(at, len(own))))
-        at += len(own)
-    return pc.if_else(pc.fill_null(pa.concat_arrays(masks), False), pa.scalar(None, pa.binary()), keys)
+from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
+from sparklog.kafka.values.keys import shown_key
 
 
 def without_tombstones(values: Any, rows: pa.RecordBatch, topic: TopicInfo) -> Any:
@@ -103,101 +32,11 @@ def without_tombstones(values: Any, rows: pa.RecordBatch, topic: TopicInfo) -> A
     return pc.if_else(deletes, pa.scalar(None, pa.binary()), values)
 
 
-def _filled(rows: pa.RecordBatch, keys: Any, topic: TopicInfo, parse: Parse) -> pa.RecordBatch:
-    """Return the rows with the columns of their keys. Raises InvalidRecordError."""
-    refused: dict[int, str] = {}
-    for indices, columns in _key_columns(keys, topic, parse):
-        for name, of_keys in zip(topic.key_columns, columns, strict=True):
-            at = rows.schema.get_field_index(name)
-            of_values = rows.column(at)
-            own = of_values if len(indices) == len(of_values) else of_values.take(indices)
-            if own.null_count < len(own):
-                refused = {**_contradictions(name, of_keys, own, indices, topic), **refused}
-            if own.null_count:
-                whole = of_keys if len(indices) == len(of_values) else _spread(of_keys, indices, len(of_values))
-                rows = rows.set_column(at, rows.schema.field(at), pc.coalesce(of_values, whole))
-    if refused:
-        raise InvalidRecordError({i: refused[i] for i in sorted(refused)[:RECORDS_NAMED_MAX]})
-    return rows
-
-
-def _contradictions(name: str, of_keys: Any, of_values: Any, indices: Any, topic: TopicInfo) -> dict[int, str]:
-    """Return the errors of the records whose value has another content in a key column than their key."""
-    same = pc.fill_null(pc.equal(*map(_comparable, (of_values, of_keys))), False)
-    refused = {}
-    for i in places(pc.and_not(of_values.is_valid(), same)):
-        record = indices[i].as_py()
-        key, value = (
-            _shown(canonical_keys([column.slice(i, 1)], [name])[0].as_py()) for column in (of_keys, of_values)
-        )
-        refused[record] = f"record {record} has {key} in its key, but {value} in its value; {_form_of(topic)}"
-    return refused
-
-
-def _comparable(column: Any) -> Any:
-    """Return the column in a form in which equal keys are equal: numbers by their bits, because NaN is one key."""
-    if not pa.types.is_floating(column.type):
-        return column
-    return canonical_key(column).view(pa.int64() if column.type.bit_width == 64 else pa.int32())
-
-
-def _spread(column: Any, indices: Any, rows: int) -> Any:
-    """Return the values at the `indices` of that many rows; the others are null."""
-    at = np.full(rows, -1, np.int64)
-    at[indices.to_numpy()] = np.arange(len(indices))
-    taken = pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(at)])
-    return column.take(pc.if_else(pc.less(taken, 0), pa.scalar(None, pa.int64()), taken))
-
-
-def _key_columns(keys: Any, topic: TopicInfo, parse: Parse) -> Iterator[tuple[Any, list[Any]]]:
-    """Yield the indices of records whose key has columns, with the columns. Raises InvalidRecordError."""
-    if topic.key_format:
-        is_object = keys.is_valid() if topic.key_format == JSON else None
-        is_text = keys.is_valid() if topic.key_format == TEXT else None
-    else:
-        is_object = pc.fill_null(pc.match_substring_regex(keys, r"^\s*\{"), False)
-        has_texts = default_key_format(topic.schema, topic.key_columns) == TEXT
-        is_text = pc.and_not(keys.is_valid(), is_object) if has_texts else None
-    for mask, columns_of in ((is_object, partial(_columns_of_json, parse)), (is_text, _columns_of_texts)):
-        indices = pa.array([], pa.uint64()) if mask is None else pc.indices_nonzero(mask)
-        if len(indices):
-            yield indices, columns_of(keys if len(indices) == len(keys) else keys.take(indices), indices, topic)
-
-
-def _columns_of_texts(keys: Any, indices: Any, topic: TopicInfo) -> list[Any]:
-    try:
-        return [keys.cast(pa.string())]
-    except pa.ArrowInvalid:
-        refused = {}
-        for i, key in zip(indices.to_pylist(), keys.to_pylist(), strict=True):
-            try:
-                key.decode()
-            except UnicodeDecodeError as e:
-                refused[i] = f"record {i} has a key that is no text in UTF-8: {e}; {_form_of(topic)}"
-                if len(refused) == RECORDS_NAMED_MAX:
-                    break
-        raise InvalidRecordError(refused) from None
-
-
-def _columns_of_json(parse: Parse, keys: Any, indices: Any, topic: TopicInfo) -> list[Any]:
-    try:
-        rows = parse(keys, _schema_of_keys(topic.schema, topic.key_columns), topic.name)
-    except InvalidRecordError as e:
-        refused = {}
-        for i, message in e.records.items():
-            record = indices[i].as_py()
-            refused[record] = f"record {record}: its key {message.removeprefix(f'record {i} ')}; {_form_of(topic)}"
-        raise InvalidRecordError(refused) from None
-    return [rows.column(name) for name in topic.key_columns]
-
-
-@lru_cache(maxsize=1_000)
-def _schema_of_keys(schema: pa.Schema, key_columns: tuple[str, ...]) -> pa.Schema:
-    return pa.schema([schema.field(column) for column in key_columns])
-
-
-def _check_partition(columns: list[Any], topic: TopicInfo, partition: int) -> None:
-    """Raise InvalidRecordError for the rows whose key chooses another partition."""
+def check_partition(rows: pa.RecordBatch, topic: TopicInfo, partition: int) -> None:
+    """Raise InvalidRecordError for the rows whose key chooses another partition than `partition`."""
+    if not topic.key_columns or topic.partitions == 1:
+        return
+    columns = [rows.column(name) for name in topic.key_columns]
     chosen = partitions_of_rows(columns, topic)
     wrong = np.flatnonzero(chosen != partition)[:RECORDS_NAMED_MAX]
     if not len(wrong):
@@ -206,26 +45,11 @@ def _check_partition(columns: list[Any], topic: TopicInfo, partition: int) -> No
     keys = keys_of_rows([column.take(at) for column in columns], topic).to_pylist()
     raise InvalidRecordError(
         {
-            i: f"record {i} is in partition {partition} of {topic.name!r}, but its key {_shown(key)} belongs to "
+            i: f"record {i} is in partition {partition} of {topic.name!r}, but its key {shown_key(key)} belongs to "
             f"partition {chosen[i]} of {topic.partitions}; {_rule_of(topic, key)}"
             for i, key in zip(wrong.tolist(), keys, strict=True)
         }
     )
-
-
-def _shown(key: bytes | None) -> str:
-    """Return a key for an error message."""
-    if key is None:
-        return "null"
-    text = key[:SHOWN_BYTES_MAX].decode(errors="replace")
-    return text + "…" if len(key) > SHOWN_BYTES_MAX else text
-
-
-def _form_of(topic: TopicInfo) -> str:
-    if topic.key_format == TEXT:
-        return f"kafka.key.format=text: the key is the text of the column {topic.key_columns[0]!r}"
-    example = ",".join(f'"{name}":…' for name in topic.key_columns)
-    return f"the key is a JSON object in canonical form, {{{example:.{SHOWN_BYTES_MAX}}}}"
 
 
 def _rule_of(topic: TopicInfo, key: bytes | None) -> str:

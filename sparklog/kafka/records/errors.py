@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,16 @@ class MalformedBatchError(SchemaMismatchError):
 
 class UnsupportedCodecError(UnsupportedVersionError):
     """The error of a batch whose compression the request's version of the API does not know."""
+
+
+def keyless(topic: str, indices: Iterable[int]) -> InvalidRecordError:
+    """Return the error for records without a key in a compacted topic."""
+    return InvalidRecordError(
+        {
+            i: f"record {i} has no key: topic {topic!r} is compacted, and keeps the last record of each key"
+            for i in indices
+        }
+    )
 
 
 def without_frames(error: SparklogError) -> SparklogError:

@@ -18,12 +18,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sparklog.client.producer.canonical_json import SLICE_NAME_BYTES, canonical_keys, key_slices
 from sparklog.client.producer.partitioner import murmur2, murmur2_array
 from sparklog.client.producer.row_keys import keys_of_rows, partitions_of_rows, row_hash
 from sparklog.client.producer.rows import rows_of
 from sparklog.client.producer.typed_rows import TypedTopic
 from sparklog.errors import SchemaMismatchError
+from sparklog.format.canonical_json import SLICE_NAME_BYTES, canonical_keys, key_slices
 from tests.support.cases import for_each
 from tests.support.clients import info
 
