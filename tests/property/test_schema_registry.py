@@ -6,11 +6,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from sparklog.gateway.schemas.errors import RegistryError
 from sparklog.gateway.schemas.operations import Request, delete_subject, delete_version, register
 from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
 from sparklog.gateway.schemas.settings_operations import set_level, set_mode
 from sparklog.gateway.schemas.state import Record, RegistryState
+from sparklog.kafka.schemas.errors import RegistryError
 
 SUBJECTS = st.sampled_from(["a", "b"])
 TEXTS = st.sampled_from(['"int"', '"long"', '"string"', '{"type":"array","items":"int"}'])

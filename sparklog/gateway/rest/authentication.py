@@ -11,7 +11,7 @@ import binascii
 
 from sparklog.errors import SaslAuthenticationFailedError, SparklogError, UnsupportedSaslMechanismError
 from sparklog.gateway.backend.connection import BrokerConnection
-from sparklog.gateway.schemas.errors import UNAUTHORIZED, RegistryError
+from sparklog.kafka.schemas.errors import UNAUTHORIZED, RegistryError
 from sparklog.protocol.apis import Api
 from sparklog.protocol.security_messages import (
     SaslAuthenticateRequest,

@@ -18,7 +18,7 @@ from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.rest.authentication import authenticate
 from sparklog.gateway.rest.service import Answer, SchemaService, error_answer
-from sparklog.gateway.schemas.errors import STORE_FAILED, UNAUTHORIZED, RegistryError
+from sparklog.kafka.schemas.errors import STORE_FAILED, UNAUTHORIZED, RegistryError
 from sparklog.protocol.gateway import OnBehalf
 from sparklog.security.listeners import Listener
 

@@ -17,11 +17,11 @@ import msgspec
 
 from sparklog.errors import ClusterAuthorizationFailedError, InvalidConfigError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
-from sparklog.gateway.schemas.errors import FORBIDDEN, STORE_FAILED, TIMED_OUT, RegistryError
 from sparklog.gateway.schemas.operations import Outcome, Request, referenced_subjects
 from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
 from sparklog.gateway.schemas.routes import Route, Scope, find_route, topic_of
 from sparklog.gateway.schemas.state import Record, RegistryState
+from sparklog.kafka.schemas.errors import FORBIDDEN, STORE_FAILED, TIMED_OUT, RegistryError
 from sparklog.protocol.apis import Api
 from sparklog.protocol.schema_messages import (
     SUBJECTS_PER_REQUEST_MAX,

@@ -13,11 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from sparklog.format.decoders import convert
-from sparklog.gateway.schemas import errors as e
-from sparklog.gateway.schemas.errors import RegistryError
 from sparklog.gateway.schemas.parsed_schemas import REFERENCES_MAX, ParsedSchemas
-from sparklog.gateway.schemas.protobuf import ProtobufSchema
-from sparklog.gateway.schemas.schema_types import Level, Parsed, SchemaType, incompatibilities, text_of
 from sparklog.gateway.schemas.state import (
     Record,
     Reference,
@@ -30,6 +26,10 @@ from sparklog.gateway.schemas.state import (
     schema_record,
     version_record,
 )
+from sparklog.kafka.schemas import errors as e
+from sparklog.kafka.schemas.errors import RegistryError
+from sparklog.kafka.schemas.protobuf import ProtobufSchema
+from sparklog.kafka.schemas.schema_types import Level, Parsed, SchemaType, incompatibilities, text_of
 
 SCHEMA_BYTES_MAX = 512 * 1024
 SUBJECT_BYTES_MAX = 16 * 1024 * 1024

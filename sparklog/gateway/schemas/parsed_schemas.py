@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
-from sparklog.gateway.schemas.errors import invalid_schema
-from sparklog.gateway.schemas.schema_types import Parsed, SchemaType, parse
 from sparklog.gateway.schemas.state import Reference, RegistryState, StoredSchema
+from sparklog.kafka.schemas.errors import invalid_schema
+from sparklog.kafka.schemas.schema_types import Parsed, SchemaType, parse
 
 REFERENCES_MAX = 100
 """Largest number of schemas that one schema uses, directly or through others."""

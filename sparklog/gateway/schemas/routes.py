@@ -13,10 +13,10 @@ from urllib.parse import unquote
 
 from sparklog.gateway.schemas import operations as schema
 from sparklog.gateway.schemas import settings_operations as setting
-from sparklog.gateway.schemas.errors import RegistryError
 from sparklog.gateway.schemas.operations import NUMBER_MAX, Outcome, Request
 from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
 from sparklog.gateway.schemas.state import RegistryState
+from sparklog.kafka.schemas.errors import RegistryError
 from sparklog.security.acls import Operation
 
 Run = Callable[[RegistryState, ParsedSchemas, Request], Outcome]

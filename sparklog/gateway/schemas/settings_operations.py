@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from sparklog.gateway.schemas import errors as e
-from sparklog.gateway.schemas.errors import RegistryError
 from sparklog.gateway.schemas.operations import (
     IMPORT,
     READONLY,
@@ -16,8 +14,10 @@ from sparklog.gateway.schemas.operations import (
     mode_of,
 )
 from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
-from sparklog.gateway.schemas.schema_types import Level
 from sparklog.gateway.schemas.state import RegistryState, level_record, mode_record
+from sparklog.kafka.schemas import errors as e
+from sparklog.kafka.schemas.errors import RegistryError
+from sparklog.kafka.schemas.schema_types import Level
 
 MODES = (READWRITE, READONLY, IMPORT)
 

@@ -21,8 +21,8 @@ import msgspec
 from msgspec import Struct, structs
 
 from sparklog.format.decoders import convert
-from sparklog.gateway.schemas.errors import STORE_FAILED, RegistryError
-from sparklog.gateway.schemas.schema_types import SchemaType
+from sparklog.kafka.schemas.errors import STORE_FAILED, RegistryError
+from sparklog.kafka.schemas.schema_types import SchemaType
 
 Record = tuple[bytes, bytes | None]
 """Key and value; a value of None deletes the key."""

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from sparklog.gateway.schemas import operations
-from sparklog.gateway.schemas.errors import RegistryError
 from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
 from sparklog.gateway.schemas.routes import find_route, topic_of
 from sparklog.gateway.schemas.state import RegistryState
+from sparklog.kafka.schemas.errors import RegistryError
 from tests.support.cases import for_each
 
 A = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]})

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from grpc_tools import protoc
 
-from sparklog.gateway.schemas import comparison
-from sparklog.gateway.schemas.avro import parse_avro
-from sparklog.gateway.schemas.errors import INVALID_SCHEMA, RegistryError
-from sparklog.gateway.schemas.schema_types import Level, Parsed, SchemaType, differences, incompatibilities, parse
+from sparklog.kafka.schemas import comparison
+from sparklog.kafka.schemas.avro import parse_avro
+from sparklog.kafka.schemas.errors import INVALID_SCHEMA, RegistryError
+from sparklog.kafka.schemas.schema_types import Level, Parsed, SchemaType, differences, incompatibilities, parse
 from tests.support.cases import for_each
 
 AVRO, JSON, PROTOBUF = SchemaType.AVRO, SchemaType.JSON, SchemaType.PROTOBUF

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from sparklog.gateway.schemas.comparison import Comparison
-from sparklog.gateway.schemas.errors import RegistryError, invalid_schema
+from sparklog.kafka.schemas.comparison import Comparison
+from sparklog.kafka.schemas.errors import RegistryError, invalid_schema
 
 DEPTH_MAX = 64
 PRIMITIVES = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})

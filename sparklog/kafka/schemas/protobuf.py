@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from sparklog.gateway.schemas.comparison import Comparison
-from sparklog.gateway.schemas.errors import invalid_schema
+from sparklog.kafka.schemas.comparison import Comparison
+from sparklog.kafka.schemas.errors import invalid_schema
 from sparklog.security.optional import require
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import TypeVar
 
-from sparklog.gateway.schemas.avro import AvroSchema, compare_avro, parse_avro
-from sparklog.gateway.schemas.comparison import Comparison
-from sparklog.gateway.schemas.errors import invalid_schema
-from sparklog.gateway.schemas.json_schema import JsonSchema, compare_json, parse_json_schema
-from sparklog.gateway.schemas.protobuf import ProtobufSchema, compare_protobuf, parse_protobuf
+from sparklog.kafka.schemas.avro import AvroSchema, compare_avro, parse_avro
+from sparklog.kafka.schemas.comparison import Comparison
+from sparklog.kafka.schemas.errors import invalid_schema
+from sparklog.kafka.schemas.json_schema import JsonSchema, compare_json, parse_json_schema
+from sparklog.kafka.schemas.protobuf import ProtobufSchema, compare_protobuf, parse_protobuf
 
 Parsed = AvroSchema | JsonSchema | ProtobufSchema
 P = TypeVar("P")

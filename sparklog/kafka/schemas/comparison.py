@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from sparklog.gateway.schemas.errors import invalid_schema
+from sparklog.kafka.schemas.errors import invalid_schema
 
 STEPS_MAX = 100_000
 """Largest number of pairs of types that one comparison looks at: schemas are a client's input."""

@@ -16,8 +16,8 @@ import msgspec
 import regex
 from msgspec import Struct
 
-from sparklog.gateway.schemas.comparison import Comparison
-from sparklog.gateway.schemas.errors import invalid_schema
+from sparklog.kafka.schemas.comparison import Comparison
+from sparklog.kafka.schemas.errors import invalid_schema
 from sparklog.security.optional import require
 
 DEPTH_MAX = 64

@@ -1,0 +1,1 @@
+"""Schemas of a registry: Avro, JSON Schema and Protobuf, with their rules of compatibility."""
