@@ -35,6 +35,7 @@ from sparklog.cli import (
     testing,
     topic,
     transaction,
+    unwrap,
     web_console,
 )
 from sparklog.cli.client_command import secure_commands, set_profile
@@ -96,6 +97,7 @@ app.command("restore", epilog=backup.RESTORE_EPILOG)(backup.restore)
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(lake.app, name="lake")
 app.add_typer(mirror.app, name="mirror")
+app.command("unwrap", epilog=unwrap.EPILOG)(unwrap.unwrap)
 app.add_typer(user.app, name="user")
 app.add_typer(acl.app, name="acl")
 app.add_typer(quota.app, name="quota")

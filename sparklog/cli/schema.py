@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sparklog.cli.options import Unasked
+from sparklog.cli.registry_client import ask
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,7 +25,6 @@ authorities of https, come from `--command-config` or a profile, as for other co
 )
 ENV_URL = "SPARKLOG_SCHEMA_REGISTRY_URL"
 DEFAULT_URL = "http://127.0.0.1:8081"
-ANSWER_BYTES_MAX = 64 * 1024 * 1024
 NAME_CHARS_MAX = 255
 
 Url = Annotated[str, typer.Option("--url", envvar=ENV_URL, metavar="URL", help="Address of the schema registry.")]
@@ -61,13 +61,13 @@ def list_subjects(
     from sparklog.cli.printing import printable
 
     flag = {"deleted": str(deleted).lower()}
-    subjects = _ask(url, "GET", ["subjects"], {"subjectPrefix": prefix} | flag)
+    subjects = ask(url, "GET", ["subjects"], {"subjectPrefix": prefix} | flag)
     if not subjects:
         print("no subjects", file=sys.stderr)
         return
     table = console.table("subject", "versions")
     for subject in subjects:
-        versions = _ask(url, "GET", ["subjects", subject, "versions"], flag)
+        versions = ask(url, "GET", ["subjects", subject, "versions"], flag)
         table.add_row(printable(subject, NAME_CHARS_MAX), ", ".join(map(str, versions)))
     console.stdout().print(table)
 
@@ -77,7 +77,7 @@ def show(subject: Subject, version: Version = "latest", url: Url = DEFAULT_URL) 
     """Show one version of a subject: its id and type on stderr, its text on stdout."""
     import sys
 
-    answer = _ask(url, "GET", ["subjects", subject, "versions", version])
+    answer = ask(url, "GET", ["subjects", subject, "versions", version])
     kind = answer.get("schemaType", "AVRO")
     print(f"version {answer['version']}, id {answer['id']}, {kind}", file=sys.stderr)
     for reference in answer.get("references", []):
@@ -95,7 +95,7 @@ def register(
 ) -> None:
     """Register a schema as the newest version of a subject. The same schema again keeps its version."""
     body = _body(file, type, reference)
-    answer = _ask(url, "POST", ["subjects", subject, "versions"], body=body)
+    answer = ask(url, "POST", ["subjects", subject, "versions"], body=body)
     print(f"{subject}: version {answer['version']}, id {answer['id']}")
 
 
@@ -113,7 +113,7 @@ def check(
 
     body = _body(file, type, reference)
     path = ["compatibility", "subjects", subject, "versions"]
-    answer = _ask(url, "POST", path, {"verbose": "true"}, body)
+    answer = ask(url, "POST", path, {"verbose": "true"}, body)
     if not answer["is_compatible"]:
         for message in answer.get("messages", []):
             print(message, file=sys.stderr)
@@ -137,7 +137,7 @@ def delete(
     if permanent and not yes:
         typer.confirm(f"delete {name} permanently?", abort=True)
     path = ["subjects", subject] if version is None else ["subjects", subject, "versions", version]
-    _ask(url, "DELETE", path, {"permanent": str(permanent).lower()})
+    ask(url, "DELETE", path, {"permanent": str(permanent).lower()})
     print(f"deleted {name}{' permanently' if permanent else ''}")
 
 
@@ -156,52 +156,3 @@ def _body(file: Path, kind: Kind | None, references: list[str] | None) -> dict[s
             raise typer.BadParameter(f"{reference!r}: a reference is NAME=SUBJECT:VERSION")
         entries.append({"name": name, "subject": subject, "version": int(version)})
     return {"schema": text, "schemaType": kind.value.upper(), "references": entries}
-
-
-def _ask(
-    url: str, method: str, path: list[str], query: dict[str, str] | None = None, body: dict[str, Any] | None = None
-) -> Any:
-    """Send a request to the registry and return its answer. Raises SparklogError."""
-    import base64
-    import json
-    import ssl
-    import urllib.error
-    import urllib.request
-    from http import HTTPStatus
-    from urllib.parse import quote, urlencode
-
-    from sparklog import errors
-    from sparklog.cli.client_command import client_security
-    from sparklog.security.tls import client_context
-
-    if not url.startswith(("http://", "https://")):
-        raise errors.InvalidConfigError(f"--url {url}: write http://HOST:PORT or https://HOST:PORT")
-    security = client_security()
-    target = f"{url.rstrip('/')}/{'/'.join(quote(part, safe='') for part in path)}"
-    headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
-    if security is not None and security.username:
-        pair = f"{security.username}:{security.password.reveal()}"
-        headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(f"{target}?{urlencode(query or {})}", data, headers, method=method)
-    context: ssl.SSLContext | None = None
-    if url.startswith("https://"):
-        context = client_context(dict(security.tls)) if security is not None else ssl.create_default_context()
-    try:
-        with urllib.request.urlopen(request, timeout=60, context=context) as answer:
-            return json.loads(answer.read(ANSWER_BYTES_MAX))
-    except urllib.error.HTTPError as e:
-        with e:
-            text = e.read(ANSWER_BYTES_MAX)
-        try:
-            message = str(json.loads(text)["message"])
-        except (ValueError, KeyError, TypeError):
-            message = text[:200].decode(errors="replace")
-        denials: dict[int, type[errors.SparklogError]] = {
-            HTTPStatus.UNAUTHORIZED: errors.SaslAuthenticationFailedError,
-            HTTPStatus.FORBIDDEN: errors.TopicAuthorizationFailedError,
-        }
-        raise denials.get(e.code, errors.InvalidRequestError)(f"{message} (HTTP {e.code})") from None
-    except (OSError, ValueError) as e:
-        reason = getattr(e, "reason", e)
-        raise errors.BrokerNotAvailableError(f"no schema registry answers at {url}: {reason}") from None

@@ -131,7 +131,7 @@ def changes_of(events: Sequence[RowEvent], layout: Layout) -> Changes:
     groups: dict[int, list[int]] = {}
     forms_of: dict[int, Mapping[str, Form] | None] = {}
     for at, event in enumerate(events):
-        forms = _own_forms(event)
+        forms = own_forms(event)
         groups.setdefault(id(forms), []).append(at)
         forms_of[id(forms)] = forms
     names = _column_names(events, layout)
@@ -153,7 +153,7 @@ def changes_of(events: Sequence[RowEvent], layout: Layout) -> Changes:
     )
 
 
-def _own_forms(event: RowEvent) -> Mapping[str, Form] | None:
+def own_forms(event: RowEvent) -> Mapping[str, Form] | None:
     """Return the forms of the event's row, which is the record's key in a deletion without `before`."""
     return event.key_forms if event.row is event.key else event.forms
 
@@ -163,7 +163,7 @@ def _column_names(events: Sequence[RowEvent], layout: Layout) -> list[str]:
         return list(layout.schema.names)
     names: dict[str, None] = {}
     for event in events:
-        names.update(dict.fromkeys(_own_forms(event) or event.row))
+        names.update(dict.fromkeys(own_forms(event) or event.row))
     if OPERATION_COLUMN in names:
         raise DeserializationError(f"the rows have a column {OPERATION_COLUMN!r}, the name of the operation's column")
     return list(names)
@@ -218,12 +218,15 @@ def _check_names(names: Sequence[str], columns: Iterable[str], number: int) -> N
     for name in names:
         other = by_lower.get(name.lower(), name)
         if other != name and name not in by_lower.values():
-            raise DeserializationError(f"Debezium event {number}: the row has no column {name!r}, but {other!r}")
+            raise DeserializationError(
+                f"Debezium event {number}: the row has no column {name!r}, but {other!r}", offset=number
+            )
         has_one = has_one or name in by_lower.values()
     if not has_one:
         raise DeserializationError(
             f"Debezium event {number}: the row has none of the columns of schema= ({', '.join(names)}), but "
-            f"{', '.join(by_lower.values())}"
+            f"{', '.join(by_lower.values())}",
+            offset=number,
         )
 
 
@@ -392,7 +395,8 @@ def require_available(changes: Changes) -> None:
             f"Debezium event {changes.events[at]}: the value of column {name!r} is unavailable, the event has only Debezium's "
             f"placeholder, and no earlier change of the row has it (key {shown or 'not known'}). Set REPLICA IDENTITY "
             "FULL for the table in the database; or pass the keys of the records with keys=, and the newest rows with "
-            "latest="
+            "latest=",
+            offset=int(changes.events[at]),
         )
 
 

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
+from itertools import count
 from typing import Any, NamedTuple
 
 import msgspec
 
+from sparklog.debezium.avro_events import FramedRecords, SchemaOf
 from sparklog.debezium.forms import Form, row_forms, struct_forms
 from sparklog.errors import DeserializationError
 from sparklog.format.decoders import json_decoder
@@ -91,10 +93,12 @@ _NO_SCHEMA = _Schema(None, 0)
 class EventReader:
     """Reader of events. It keeps the forms of each schema part, because nearly all events have the same one."""
 
-    def __init__(self, *, truncate: str = "error", is_exact: bool = True) -> None:
+    def __init__(self, *, truncate: str = "error", is_exact: bool = True, schema_of: SchemaOf | None = None) -> None:
         """Create a reader. `is_exact`: True reads fractions as Decimal, so that no digit is lost. Events with a schema
-        part are always read in this way."""
+        part are always read in this way. `schema_of`: the schemas of a registry; None refuses records with ids of
+        schemas."""
         self._truncate = truncate
+        self._framed = None if schema_of is None else FramedRecords(schema_of)
         self._is_exact = is_exact
         self._schemas: dict[tuple[bytes, bool], _Schema] = {}
         self.truncations = 0
@@ -103,19 +107,19 @@ class EventReader:
         """Keys whose last event is a deletion. They stay for the next `read`, because the tombstone of a deletion can
         be the first record of the next batch."""
 
-    def read(self, records: Iterable[tuple[Any, Any]], first: int = 0) -> list[RowEvent]:
-        """Return the changes of rows in records. `records`: key and value of each record: JSON as text or bytes, a
-        dict, or None. Raises DeserializationError: A record is no event, or its change cannot be a row. The message
-        names the record."""
+    def read(self, records: Iterable[tuple[Any, Any]], numbers: Iterable[int] | None = None) -> list[RowEvent]:
+        """Return the changes of rows in records. `records`: key and value of each record: JSON as text or bytes, Avro
+        in Confluent's framing, a dict, or None. `numbers`: the records' numbers; None counts from 0. Raises
+        DeserializationError: A record is no event, or its change cannot be a row. The message names the record."""
         events: list[RowEvent] = []
         self.truncations = 0
         if len(self._deleted) > DELETED_KEPT_MAX:
             self._deleted.clear()
-        for number, (key, value) in enumerate(records, first):
+        for (key, value), number in zip(records, count() if numbers is None else numbers, strict=False):
             try:
                 event = self._event(number, key, value, self._deleted)
             except DeserializationError as e:
-                raise DeserializationError(f"Debezium event {number}: {e}") from e
+                raise DeserializationError(f"Debezium event {number}: {e}", offset=number) from e
             if event is not None:
                 events.append(event)
         return events
@@ -179,6 +183,10 @@ class EventReader:
             raise DeserializationError(f"{record!r:.200} is no JSON: use text, bytes or a dict")
         if not len(record):
             return _NO_PART
+        if not isinstance(record, str) and record[0] == 0:
+            record, forms = self._framed_part(bytes(record), is_key)
+            if not isinstance(record, _TEXTS):
+                return _Part(record, forms)
         try:
             text = record.encode() if isinstance(record, str) else bytes(record)
             message = json_decoder(_Message).decode(text)
@@ -195,6 +203,16 @@ class EventReader:
         _require_sound(text, members)
         return _Part(payload, schema.forms)
 
+    def _framed_part(self, record: bytes, is_key: bool) -> tuple[Any, Mapping[str, Form] | None]:
+        """Return the payload and the forms of a record that begins with the id of a schema. Raises
+        DeserializationError."""
+        if self._framed is None:
+            raise DeserializationError(
+                f"{record!r:.80} begins with the id of a schema, as Confluent's converters write it: name the registry "
+                "that has the schema"
+            )
+        return self._framed.payload(record, is_key=is_key)
+
     def _key_part(self, key: Any) -> _Part:
         """Return the payload and the forms of a key. A key in another form than an object has no columns."""
         try:
@@ -202,6 +220,8 @@ class EventReader:
         except _UnsoundJsonError:
             raise
         except DeserializationError:
+            if self._framed is not None and isinstance(key, _TEXTS) and key[0] == 0:
+                raise
             return _NO_PART
         return part if isinstance(part.payload, Mapping) else _Part(None, None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
 import pyarrow as pa
@@ -10,14 +11,12 @@ import pyarrow as pa
 from sparklog.debezium.changes import (
     OPERATION_COLUMN,
     Changes,
-    EarlierRows,
     Layout,
-    changes_of,
-    fill,
     require_available,
     to_table,
 )
 from sparklog.debezium.events import EventReader
+from sparklog.debezium.unwrapping import Unwrapping
 
 
 def unwrap_frame(frame: Any, layout: Layout, column: str, key_column: str | None, latest: Any, truncate: str) -> Any:
@@ -92,19 +91,12 @@ class _Unwrapping:
         self._unavailable = unavailable
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        reader = EventReader(truncate=self._truncate)
-        earlier = EarlierRows()
-        number = 0
+        unwrapping = Unwrapping(EventReader(truncate=self._truncate))
+        numbers = count()
         for batch in batches:
             values, keys = batch.column(0).to_pylist(), batch.column(1).to_pylist()
-            events = reader.read(zip(keys, values, strict=True), number)
-            number += batch.num_rows
-            changes = changes_of(events, self._layout)
-            changes = fill(changes, earlier.rows() if changes.unavailable else None)
-            if reader.truncations:
-                earlier.clear()
-            earlier.add(changes)
-            yield from self._table(changes).to_batches()
+            events = unwrapping.read(zip(keys, values, strict=True), numbers)
+            yield from self._table(unwrapping.changes(events, self._layout)).to_batches()
 
     def _table(self, changes: Changes) -> pa.Table:
         if not self._unavailable:

@@ -56,7 +56,8 @@ def to_column(values: Values, form: Form, target: pa.DataType, hints: Hints, nam
                 _array([] if value is None else [value], form, target)
             except UNFIT as reason:
                 raise DeserializationError(
-                    f"Debezium event {number}: column {name!r} ({target}) does not take {value!r:.80}: {reason}"
+                    f"Debezium event {number}: column {name!r} ({target}) does not take {value!r:.80}: {reason}",
+                    offset=number,
                 ) from e
         raise DeserializationError(f"column {name!r} ({target}) cannot be read: {e}") from e
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -260,7 +261,7 @@ def batch(first: int, *records: tuple[bytes, bytes], earlier: EarlierRows) -> tu
     """Unwrap a batch of records as a task of Spark does."""
     reader = EventReader(truncate="skip")
     layout = Layout(pa.schema([("id", pa.int64()), ("n", pa.int32()), ("doc", pa.string())]), hints_of(None, None))
-    changes = fill(changes_of(reader.read(records, first), layout), earlier.rows())
+    changes = fill(changes_of(reader.read(records, count(first)), layout), earlier.rows())
     if reader.truncations:
         earlier.clear()
     earlier.add(changes)
@@ -270,8 +271,8 @@ def batch(first: int, *records: tuple[bytes, bytes], earlier: EarlierRows) -> tu
 def test_the_tombstone_of_a_deletion_can_begin_the_next_batch() -> None:
     reader, one = EventReader(), key({"id": 1})
     assert len(reader.read([(one, event("d", {"id": 1}, None))])) == 1
-    assert reader.read([(one, None)], 1) == []
-    assert len(reader.read([(one, event("c", None, {"id": 1})), (one, None)], 2)) == 2
+    assert reader.read([(one, None)], count(1)) == []
+    assert len(reader.read([(one, event("c", None, {"id": 1})), (one, None)], count(2))) == 2
 
 
 def test_values_of_earlier_batches() -> None:
