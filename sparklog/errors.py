@@ -367,6 +367,12 @@ class InvalidGroupIdError(SparklogError):
     code = 50
 
 
+class InvalidRegularExpressionError(SparklogError):
+    """The regular expression of a subscription is none in the syntax of RE2, or it is too long."""
+
+    code = 52
+
+
 class CommitFailedError(SparklogError):
     """Offsets could not be committed: the group has given the partitions to another member."""
 

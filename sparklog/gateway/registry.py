@@ -7,6 +7,7 @@ from sparklog.gateway.handlers import (
     cluster,
     commits,
     configs,
+    consumer_groups,
     coordinators,
     fetch,
     group_admin,
@@ -73,6 +74,8 @@ HANDLERS: dict[str, Handler] = {
     "AlterUserScramCredentials": users.alter_user_scram_credentials,
     "DescribeLogDirs": cluster.describe_log_dirs,
     "DescribeCluster": cluster.describe_cluster,
+    "ConsumerGroupHeartbeat": consumer_groups.consumer_group_heartbeat,
+    "ConsumerGroupDescribe": consumer_groups.consumer_group_describe,
 }
 
 

@@ -20,6 +20,8 @@ from sparklog.protocol.base import (
     TopicId,
 )
 
+REGEX_CHARS_MAX = 10_000
+
 
 class FindCoordinatorRequest(Message):
     """Ask for the coordinator of the group (`key_type` 0) or transactional id (1) `key`. With 2, brokers ask for the
@@ -89,17 +91,21 @@ class GroupHeartbeatRequest(Message):
     sequence: Int64 = -1
     """Number of the member's heartbeat; -1: not counted. The broker refuses a heartbeat that a later one has overtaken:
     it comes from an abandoned connection."""
+    topic_regex: Annotated[str, Meta(max_length=REGEX_CHARS_MAX)] | None = None
+    """Regular expression (RE2) of further topics. It matches whole names of topics that the member can describe. "":
+    none from now on; None: unchanged."""
 
 
 class GroupHeartbeatResponse(Message):
     """The member's state in its group. `assigned`: all partitions that the member is allowed to own now; None if they
-    have not changed since the last answer."""
+    have not changed since the last answer. `topic_ids`: the ids of the topics in `assigned`, in its order."""
 
     member_id: str
     member_epoch: int
     heartbeat_interval_ms: int
     assigned: list[TopicPartitions] | None = None
     throttle_ms: ThrottleMs = 0
+    topic_ids: list[str] = []
 
 
 class OffsetCommitRequest(Message):
@@ -200,7 +206,8 @@ class DescribeGroupsRequest(Message):
 
 
 class GroupMember(Message):
-    """One member: the partitions that it owns, and its target assignment."""
+    """One member: the partitions that it owns, and its target assignment. `topics` has all topics to which it
+    subscribes, those of its regular expression `topic_regex` ("": none) included."""
 
     member_id: str
     instance_id: str | None
@@ -210,6 +217,7 @@ class GroupMember(Message):
     topics: list[str]
     owned: list[TopicPartitions]
     target: list[TopicPartitions]
+    topic_regex: str = ""
 
 
 class GroupDetails(Message):

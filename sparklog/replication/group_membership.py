@@ -18,7 +18,7 @@ All changes are appended to `out` as records; `group_from_values` creates the sa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -85,6 +85,18 @@ class GroupConfig(Struct, frozen=True):
     """Limit for one partition of `__consumer_offsets`, in offsets: committed ones and those in open transactions."""
 
 
+class RegexDue(NamedTuple):
+    """Time from which a regular expression has to be resolved again: as soon as the cluster's topics have changed, or,
+    because permissions change, at a time. `version`: number of the topics' version of the last resolution."""
+
+    version: int = -1
+    at_ms: int = 0
+
+    def is_due(self, version: int, now_ms: int) -> bool:
+        """Return True if the topics have another version now, or the time has come."""
+        return version != self.version or now_ms >= self.at_ms
+
+
 class Member(Struct):
     """One member. Times are on the broker's monotonic clock, in ms."""
 
@@ -103,6 +115,8 @@ class Member(Struct):
     """Highest sequence of an accepted heartbeat."""
     last_commit: int = -1
     """Highest sequence of an accepted commit."""
+    regex_due: RegexDue = RegexDue()
+    """Time of the next resolution of the member's regular expression."""
 
     def note_commit(self, sequence: int, safeguards: Safeguards) -> None:
         """Record the sequence of a commit. Raises StaleMemberEpochError if a later commit of this member was accepted
@@ -156,9 +170,16 @@ class Group(Struct):
     # -- heartbeats
 
     def heartbeat(
-        self, request: GroupHeartbeatRequest, host: str, topics: Topics, now_ms: int, wall_ms: int
+        self,
+        request: GroupHeartbeatRequest,
+        host: str,
+        topics: Topics,
+        now_ms: int,
+        wall_ms: int,
+        matching: Sequence[str] | None = None,
     ) -> HeartbeatAnswer:
         """Handle a heartbeat, with which a member joins, stays alive, confirms the release of partitions, or leaves.
+        `matching`: the topics that match the member's regular expression now; None: as before.
 
         Raises UnknownMemberIdError, FencedMemberEpochError, StaleMemberEpochError (a later heartbeat was accepted
         before), FencedInstanceIdError, UnreleasedInstanceIdError, GroupMaxSizeReachedError, UnsupportedAssignorError,
@@ -176,7 +197,7 @@ class Group(Struct):
         member.last_sequence = max(member.last_sequence, request.sequence)
         member.session_until_ms = now_ms + member.wish.session_timeout_ms
         before = member.current
-        if self._update_wish(member, request) or joined:
+        if self._update_wish(member, request, matching) or joined:
             self._rebalance(topics, wall_ms)
         self._reconcile(member, owned, now_ms)
         changed = request.owned is not None or before.owned != member.owned or request.member_epoch != member.epoch
@@ -236,8 +257,8 @@ class Group(Struct):
     def _join(self, request: GroupHeartbeatRequest, host: str, now_ms: int) -> tuple[Member, bool]:
         """Add the member, or reset a known member to epoch 0 without partitions. Returns the member, and True if the
         group needs a new target assignment."""
-        if request.topics is None:
-            raise InvalidRequestError("a joining member has to name its topics")
+        if request.topics is None and not request.topic_regex:
+            raise InvalidRequestError("a joining member has to name its topics, or a regular expression of topics")
         names = request.member_id, request.instance_id or "", request.client_id
         if max(map(len, names)) > NAME_CHARS_MAX:
             raise InvalidRequestError(
@@ -253,7 +274,7 @@ class Group(Struct):
             request.instance_id,
             request.client_id,
             host,
-            tuple(request.topics),
+            tuple(request.topics or ()),
             request.assignor or "",
             request.rebalance_timeout_ms,
             request.session_timeout_ms or self.config.session_timeout_ms,
@@ -285,7 +306,9 @@ class Group(Struct):
         owned, target = holder.owned, self.targets.get(holder.member_id, _NONE)
         before = holder.wish  # to compare the new subscription with
         self._forget(holder)
-        member = Member(member_id, wish._replace(topics=before.topics, assignor=before.assignor), owned=owned)
+        wish = wish._replace(topics=before.topics, assignor=before.assignor)
+        wish = wish._replace(topic_regex=before.topic_regex, regex_topics=before.regex_topics)
+        member = Member(member_id, wish, owned=owned)
         self.members[member_id] = member
         self.owners.update(dict.fromkeys(owned, member_id))
         self._put_member(member)
@@ -333,16 +356,20 @@ class Group(Struct):
             self._rebalance(topics, wall_ms)
 
     def _basis(self, topics: Topics) -> dict[str, tuple[str, int]]:
-        names = sorted({t for m in self.members.values() for t in m.wish.topics})
+        names = sorted({t for m in self.members.values() for t in m.wish.subscribed})
         return {t: topics[t] for t in names if t in topics}
 
-    def _update_wish(self, member: Member, request: GroupHeartbeatRequest) -> bool:
+    def _update_wish(self, member: Member, request: GroupHeartbeatRequest, matching: Sequence[str] | None) -> bool:
         """Update the member's subscription. Returns True if it has changed."""
         wish = member.wish
         if request.topics is not None and set(request.topics) != set(wish.topics):
             wish = wish._replace(topics=tuple(request.topics))
         if request.assignor is not None:
             wish = wish._replace(assignor=request.assignor)
+        if request.topic_regex is not None and request.topic_regex != wish.topic_regex:
+            wish = wish._replace(topic_regex=request.topic_regex, regex_topics=())
+        if matching is not None and wish.topic_regex:
+            wish = wish._replace(regex_topics=tuple(sorted(matching)))
         if wish == member.wish:
             return False
         member.wish = wish
@@ -355,7 +382,7 @@ class Group(Struct):
         self.assignor = self._choose_assignor()
         self.basis = self._basis(topics)
         self.empty_since_ms = -1 if self.members else wall_ms
-        wishes = {i: Subscriber(m.name, m.wish.topics, self.targets.get(i, _NONE)) for i, m in self.members.items()}
+        wishes = {i: Subscriber(m.name, m.wish.subscribed, self.targets.get(i, _NONE)) for i, m in self.members.items()}
         counts = {t: count for t, (_, count) in self.basis.items()}
         targets = assignor_of(self.assignor)(wishes, counts) if wishes else {}
         for member_id, target in targets.items():

@@ -7,7 +7,7 @@ All records of one group are in one partition, so one batch changes several of t
 |---|---|---|
 | [0, 0, group, topic, partition] | [0, offset, leader epoch, metadata, commit time ms, topic id] | a committed offset |
 | [0, 1, group] | [0, epoch, assignor, empty since ms, {topic: [id, partitions]}] | the group, and its target's topics |
-| [0, 2, group, member] | [0, instance, client, host, topics, assignor, rebalance ms, session ms] | its subscription |
+| [0, 2, group, member] | [0, instance, client, host, topics, assignor, rebalance ms, session ms, regex, …] | member |
 | [0, 3, group, member] | [0, {topic: [partition, …]}] | the member's target |
 | [0, 4, group, member] | [0, epoch, previous epoch, owned {…}, to be released {…}] | the member's partitions |
 
@@ -67,6 +67,15 @@ class MemberValue(NamedTuple):
     assignor: str
     rebalance_timeout_ms: int
     session_timeout_ms: int
+    topic_regex: str = ""
+    """Regular expression of further topics; "": none."""
+    regex_topics: tuple[str, ...] = ()
+    """The topics that matched `topic_regex` when it was last resolved."""
+
+    @property
+    def subscribed(self) -> set[str]:
+        """The names of all topics to which the member subscribes."""
+        return {*self.topics, *self.regex_topics}
 
 
 class CurrentValue(NamedTuple):
@@ -141,8 +150,8 @@ def decode_value(kind: int, value: bytes) -> Any:
             epoch, assignor, empty_since_ms, topics = fields
             return GroupValue(epoch, assignor, empty_since_ms, {t: (i, n) for t, (i, n) in topics.items()})
         if kind == KIND_MEMBER:
-            instance_id, client_id, client_host, topics, *rest = fields
-            return MemberValue(instance_id, client_id, client_host, tuple(topics), *rest)
+            wish = MemberValue(*fields)
+            return wish._replace(topics=tuple(wish.topics), regex_topics=tuple(wish.regex_topics))
         if kind == KIND_TARGET:
             return _partitions(fields[0])
         epoch, previous_epoch, owned, revoking = fields

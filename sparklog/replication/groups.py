@@ -38,6 +38,7 @@ from sparklog.replication.group_membership import (
     GroupConfig,
     GroupValues,
     Member,
+    RegexDue,
     Safeguards,
     Topics,
     group_from_values,
@@ -48,6 +49,8 @@ from sparklog.types import TopicPartition
 
 KIND_CONSUMER, KIND_OFFSETS = "consumer", "offsets"
 NO_EPOCH = -1
+REGEX_REFRESH_MS = 60_000
+"""Longest time in ms until a regular expression is resolved again, because a member's permissions may have changed."""
 A = TypeVar("A")
 
 
@@ -58,6 +61,14 @@ class Step(NamedTuple, Generic[A]):
     records: list[Record]
 
 
+class Matching(NamedTuple):
+    """The topics that match a member's regular expression. `topics_version`: number of the version of the cluster's
+    topics from which they were resolved, or of an earlier one."""
+
+    topics: list[str]
+    topics_version: int
+
+
 class GroupCoordinator:
     """All groups of one partition. `topics` are the topics of the cluster."""
 
@@ -65,6 +76,8 @@ class GroupCoordinator:
         self._config = config
         self._safeguards = safeguards
         self._topics = topics
+        self._topics_version = 0
+        """Number of the changes of `_topics` so far."""
         self._first_epochs: Mapping[str, int] = {}
         """First leader epoch by topic, for topics whose name an earlier topic may have had; others begin with 0."""
         self._groups: dict[str, Group] = {}
@@ -113,20 +126,52 @@ class GroupCoordinator:
 
     # -- members
 
+    @property
+    def topics_version(self) -> int:
+        """Number of the present version of the cluster's topics."""
+        return self._topics_version
+
+    def regex_to_resolve(self, request: m.GroupHeartbeatRequest, now_ms: int) -> str:
+        """Return the regular expression whose topics `heartbeat` needs with this request: a new one, or one whose
+        topics may have changed since they were resolved. Returns "" if the heartbeat needs no topics."""
+        if request.member_epoch < 0:
+            return ""
+        if request.topic_regex is not None:
+            return request.topic_regex
+        group = self._groups.get(request.group_id)
+        member = None if group is None else group.members.get(request.member_id)
+        if member is None or not member.wish.topic_regex or not member.regex_due.is_due(self._topics_version, now_ms):
+            return ""
+        return member.wish.topic_regex
+
     def heartbeat(
-        self, request: m.GroupHeartbeatRequest, host: str, now_ms: int, wall_ms: int
+        self,
+        request: m.GroupHeartbeatRequest,
+        host: str,
+        now_ms: int,
+        wall_ms: int,
+        matching: Matching | None = None,
     ) -> Step[m.GroupHeartbeatResponse]:
-        """Handle a heartbeat. Raises the errors of `Group.heartbeat`, InvalidGroupIdError and GroupMaxSizeReachedError;
-        an error leaves the group unchanged."""
+        """Handle a heartbeat. `matching`: the topics that match the expression of `regex_to_resolve`, as far as the
+        member can describe them; None without an expression. Raises the errors of `Group.heartbeat`,
+        InvalidGroupIdError and GroupMaxSizeReachedError; an error leaves the group unchanged."""
         check_group_id(request.group_id)
         group = self._groups.get(request.group_id)
         if group is None:
             self._check_room(len(self._groups))
             group = Group(request.group_id, self._config, self._safeguards)
-        answer = group.heartbeat(request, host, self._topics, now_ms, wall_ms)
+        answer = group.heartbeat(
+            request, host, self._topics, now_ms, wall_ms, None if matching is None else matching.topics
+        )
         self._groups[request.group_id] = group
+        if matching is not None:
+            due = RegexDue(matching.topics_version, now_ms + REGEX_REFRESH_MS)
+            group.members[answer.member_id].regex_due = due
         assigned = None if answer.assigned is None else topic_partitions(answer.assigned)
-        response = m.GroupHeartbeatResponse(answer.member_id, answer.epoch, answer.interval_ms, assigned)
+        topic_ids = [self._topics.get(t.topic, ("", 0))[0] for t in assigned or ()]
+        response = m.GroupHeartbeatResponse(
+            answer.member_id, answer.epoch, answer.interval_ms, assigned, topic_ids=topic_ids
+        )
         return Step(response, _take(group))
 
     def tick(self, now_ms: int, wall_ms: int) -> list[Record]:
@@ -155,6 +200,7 @@ class GroupCoordinator:
         in open transactions. Returns the records of these changes.
         """
         self._topics, self._first_epochs = topics, first_epochs or {}
+        self._topics_version += 1
         out: list[Record] = []
         stale: dict[tuple[str, TopicPartition], None] = {}
         present: set[tuple[str, TopicPartition]] = set()
@@ -320,7 +366,7 @@ class GroupCoordinator:
         oldest_ms = wall_ms - self._config.offsets_retention_ms
         expired: dict[str, list[TopicPartition]] = {}
         subscribed = {
-            i: {t for member in g.members.values() for t in member.wish.topics} for i, g in self._groups.items()
+            i: {t for member in g.members.values() for t in member.wish.subscribed} for i, g in self._groups.items()
         }
         for group_id, tp, value in self.offsets.items():
             group = self._groups.get(group_id)
@@ -391,7 +437,8 @@ class GroupCoordinator:
             client_id=member.wish.client_id,
             client_host=member.wish.client_host,
             member_epoch=member.epoch,
-            topics=list(member.wish.topics),
+            topics=sorted(member.wish.subscribed),
+            topic_regex=member.wish.topic_regex,
             owned=topic_partitions(member.owned | member.revoking),
             target=topic_partitions(group.targets.get(member.member_id, ())),
         )

@@ -335,7 +335,14 @@ REQUESTS: dict[Api, Message] = {
     Api.ABORT_TRANSACTION: txn.AbortTransactionRequest(None, "flights", 1, 7),
     Api.DESCRIBE_PRODUCERS: txn.DescribeProducersRequest("flights", 1),
     Api.GROUP_HEARTBEAT: groups.GroupHeartbeatRequest(
-        "readers", "member", 5, "host-1", ["flights"], "uniform", [groups.TopicPartitions("flights", [0, 1])]
+        "readers",
+        "member",
+        5,
+        "host-1",
+        ["flights"],
+        "uniform",
+        [groups.TopicPartitions("flights", [0, 1])],
+        topic_regex="f.*",
     ),
     Api.OFFSET_COMMIT: groups.OffsetCommitRequest("readers", [groups.CommittedOffset("flights", 1, 42)], "member", 5),
     Api.OFFSET_FETCH: groups.OffsetFetchRequest("readers", [groups.TopicPartitions("flights", [0, 1])], True),
@@ -482,7 +489,9 @@ RESPONSES: dict[Api, Message] = {
     ),
     Api.ABORT_TRANSACTION: txn.AbortTransactionResponse(1),
     Api.DESCRIBE_PRODUCERS: txn.DescribeProducersResponse([txn.ProducerState(7, 3, 41, BASE_MS, 40, "orders")], 40),
-    Api.GROUP_HEARTBEAT: groups.GroupHeartbeatResponse("member", 6, 5_000, [groups.TopicPartitions("flights", [0, 1])]),
+    Api.GROUP_HEARTBEAT: groups.GroupHeartbeatResponse(
+        "member", 6, 5_000, [groups.TopicPartitions("flights", [0, 1])], topic_ids=["0af3"]
+    ),
     Api.OFFSET_COMMIT: groups.OffsetCommitResponse([groups.OffsetResult("flights", 1, 41, "fenced")]),
     Api.OFFSET_FETCH: groups.OffsetFetchResponse([groups.FetchedOffset("flights", 1, 0, 42, 2, "note", BASE_MS)]),
     Api.LIST_GROUPS: groups.ListGroupsResponse([groups.GroupSummary("readers", "Stable", "consumer", 2)]),
@@ -560,7 +569,9 @@ def remote_files(batches: list[bytes]) -> dict[str, bytes]:
 def group_records() -> dict[str, bytes]:
     """Each kind of record of __consumer_offsets: the key's length (4 bytes, big endian), the key, the value."""
     owned = frozenset({TopicPartition("flights", 1), TopicPartition("flights", 0), TopicPartition("events", 2)})
-    wish = MemberValue("host-1", "client", "127.0.0.1", ("events", "flights"), "uniform", 300_000, 45_000)
+    wish = MemberValue(
+        "host-1", "client", "127.0.0.1", ("events", "flights"), "uniform", 300_000, 45_000, "f.*", ("flights",)
+    )
     found = {
         "offset": (offset_key("readers", TopicPartition("flights", 1)), encode_value(OffsetValue(42, 2, "note", BASE_MS, "id"))),
         "group": (group_key("readers"), encode_value(GroupValue(7, "uniform", -1, {"flights": ("id", 2)}))),

@@ -118,6 +118,18 @@ def _configs(n: Names, **more: Any) -> list[dict[str, Any]]:
     return [{"resource_type": TOPIC, "resource_name": n.topic, **more}]
 
 
+def _member_beat(n: Names, epoch: int, topics: list[str] | None, regex: str | None) -> dict[str, Any]:
+    return {
+        "group_id": n.group,
+        "member_id": n.member,
+        "member_epoch": epoch,
+        "rebalance_timeout_ms": 1_000,
+        "subscribed_topic_names": topics,
+        "subscribed_topic_regex": regex,
+        "topic_partitions": [] if epoch == 0 else [{"topic_id": n.topic_id, "partitions": [0]}],
+    }
+
+
 def _leave(n: Names, member: str) -> dict[str, Any]:
     return {"group_id": n.group, "member_id": member, "members": [{"member_id": member, "group_instance_id": None}]}
 
@@ -305,6 +317,13 @@ REQUESTS_ABOUT: dict[str, list[Request]] = {
             ],
         },
     ],
+    "ConsumerGroupHeartbeat": [
+        lambda n: _member_beat(n, 0, [n.topic], None),
+        lambda n: _member_beat(n, 0, None, ".*"),
+        lambda n: _member_beat(n, 3, None, None),
+        lambda n: _member_beat(n, -1, None, None),
+    ],
+    "ConsumerGroupDescribe": [lambda n: {"group_ids": [n.group], "include_authorized_operations": False}],
     "DescribeLogDirs": [lambda n: {"topics": [{"topic": n.topic, "partitions": [0]}]}],
     "DescribeCluster": [
         lambda n: {"include_cluster_authorized_operations": False, "include_fenced_brokers": False}

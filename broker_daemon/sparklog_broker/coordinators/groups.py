@@ -14,13 +14,14 @@ from sparklog.errors import CoordinatorLoadingError, NotCoordinatorError, Sparkl
 from sparklog.protocol import group_messages as m
 from sparklog.replication.group_membership import GroupConfig, Topics
 from sparklog.replication.group_records import Record
-from sparklog.replication.groups import GroupCoordinator, Step
+from sparklog.replication.groups import GroupCoordinator, Matching, Step
 from sparklog.types import TopicPartition
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.internal_topics import InternalTopic, Producer, ReplayedRecord
 from sparklog_broker.coordinators.led_shards import BEGIN_S, LedShards
 from sparklog_broker.coordinators.shard import Shard
+from sparklog_broker.coordinators.topic_matches import TopicMatches
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
 
@@ -169,6 +170,7 @@ class Groups:
         self._ticked_at = 0.0
         self._check_at = 0.0
         self._topics_changed = False
+        self.topic_matches = TopicMatches(loop, lambda: served.topics)
 
     @property
     def partitions(self) -> list[GroupPartition]:
@@ -226,6 +228,7 @@ class Groups:
     def _set_topics(self) -> None:
         self._topics_changed = False
         topics, first_epochs = self.topics(), self.first_epochs()
+        self.topic_matches.forget()
         self._each(lambda c: c.set_topics(topics, self.wall_ms(), first_epochs))
 
     def on_offsets_marker(self, partition: int, producer_id: int, committed: bool) -> None:
@@ -270,9 +273,19 @@ class Groups:
             )
         return self.partitions[number]
 
-    async def heartbeat(self, request: m.GroupHeartbeatRequest, host: str) -> m.GroupHeartbeatResponse:
+    async def heartbeat(
+        self, request: m.GroupHeartbeatRequest, host: str, may_describe: Callable[[str], bool]
+    ) -> m.GroupHeartbeatResponse:
+        """Handle a heartbeat. `may_describe`: returns True for a topic that the member may describe. Raises
+        InvalidRegularExpressionError, and the errors of `partition_of` and `GroupPartition.change`."""
         partition = self.partition_of(request.group_id)
-        return await partition.change(lambda c: c.heartbeat(request, host, self.now_ms(), self.wall_ms()))
+        coordinator, matching = partition.ready(), None
+        regex = coordinator.regex_to_resolve(request, self.now_ms())
+        if regex:
+            version = coordinator.topics_version
+            names = [name for name in await self.topic_matches.names(regex) if may_describe(name)]
+            matching = Matching(names, version)
+        return await partition.change(lambda c: c.heartbeat(request, host, self.now_ms(), self.wall_ms(), matching))
 
     async def commit(
         self, request: m.OffsetCommitRequest | m.TxnOffsetCommitRequest, producer: Producer | None = None

@@ -16,6 +16,7 @@ from sparklog.protocol import group_messages as m
 from sparklog.protocol.apis import Api
 from sparklog.protocol.codec import encode
 from sparklog.replication.groups import GroupCoordinator
+from sparklog.security.acls import Operation, ResourceType
 from sparklog.types import TopicPartition
 from sparklog_broker.broker import Broker
 from sparklog_broker.coordinators.groups import GroupPartition
@@ -39,7 +40,8 @@ async def group_heartbeat(request: m.GroupHeartbeatRequest, payload: memoryview,
         request = msgspec.structs.replace(request, topics=list(dict.fromkeys(request.topics)))
     if not request.member_id and request.member_epoch == 0:
         request = msgspec.structs.replace(request, member_id=context.broker.environment.randomness.new_id())
-    return Response(await context.broker.groups.heartbeat(request, context.peer_host))
+    may_describe = partial(context.may, Operation.DESCRIBE, ResourceType.TOPIC)
+    return Response(await context.broker.groups.heartbeat(request, context.peer_host, may_describe))
 
 
 async def _sorted_out(broker: Broker, owned: Iterable[m.TopicPartitions]) -> list[m.TopicPartitions]:

@@ -188,7 +188,12 @@ async def read_topics_by_id(connection: BrokerConnection, topic_ids: Sequence[UU
 
 def topic_uuid(state: TopicState) -> UUID | None:
     """Return the topic's id as a UUID, as Kafka's clients expect; None if the broker's id is no UUID."""
+    return uuid_of(state.topic_id)
+
+
+def uuid_of(topic_id: str) -> UUID | None:
+    """Return a topic's id as `topic_uuid`."""
     try:
-        return UUID(state.topic_id)
+        return UUID(topic_id)
     except ValueError:
         return None

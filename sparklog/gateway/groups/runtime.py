@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from sparklog.environment.memory_budget import MemoryBudget
 from sparklog.gateway.groups.classic import ClassicGroup
@@ -22,10 +22,24 @@ from sparklog.gateway.groups.model import (
     protocols_bytes,
 )
 from sparklog.kafka.wire.errors import Kafka
+from sparklog.replication.groups import NO_EPOCH
 
 HOST_SHARE = 2
 """Divisor of the groups' memory: clients of one address hold at most 1/HOST_SHARE of it."""
 _ID_BYTES = 16
+
+
+class Committer(NamedTuple):
+    """The member whose offsets are committed. `error`: NONE if the commit is allowed so far. `member_id` "" and `epoch`
+    -1: no member of a broker's group."""
+
+    error: Kafka
+    member_id: str = ""
+    epoch: int = NO_EPOCH
+
+
+NO_COMMITTER = Committer(Kafka.NONE)
+"""A client that is no member."""
 
 
 class Groups:
@@ -132,12 +146,13 @@ class Groups:
         self._apply(group, replies)
         return error
 
-    def check_commit(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Kafka:
-        """Return the error of a commit that the group does not allow; NONE if it is allowed."""
+    def committer(self, group_id: str, member_id: str, instance_id: str | None, generation: int) -> Committer:
+        """Check a commit, and return the member in whose name the broker is asked. The broker checks the members of its
+        own groups, and does not know the members of classic groups."""
         group = self._groups.get(group_id)
         if group is None:
-            return Kafka.NONE if generation < 0 and not member_id else Kafka.UNKNOWN_MEMBER_ID
-        return group.check_commit(member_id, instance_id, generation, self.now_ms) or Kafka.NONE
+            return Committer(Kafka.NONE, member_id, generation)
+        return Committer(group.check_commit(member_id, instance_id, generation, self.now_ms) or Kafka.NONE)
 
     def drop(self, group_id: str, error: Kafka) -> None:
         """Remove a group that another broker's gateway coordinates. Requests that wait get `error`."""

@@ -6,10 +6,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from uuid import UUID
 
-from sparklog.errors import GroupIdNotFoundError, SparklogError
+from sparklog.errors import FencedMemberEpochError, GroupIdNotFoundError, SparklogError
 from sparklog.gateway.backend.topics import read_topics, topic_uuid
+from sparklog.gateway.groups.runtime import NO_COMMITTER
 from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.handlers.entries import check_entry, share_turns
+from sparklog.gateway.handlers.member_heartbeats import member_code
 from sparklog.gateway.handlers.metadata import visible_topics
 from sparklog.gateway.handlers.names import UNNAMED, is_group_id, is_partition, is_topic_name, missing_code
 from sparklog.gateway.handlers.topic_ids import id_text, name_topics
@@ -26,6 +28,7 @@ from sparklog.protocol.group_messages import (
     OffsetFetchResponse,
     TopicPartitions,
 )
+from sparklog.replication.groups import NO_EPOCH
 
 METADATA_CHARS_MAX = 4_096
 COMMIT_CHARS_MAX = 1024 * 1024
@@ -33,6 +36,8 @@ COMMIT_CHARS_MAX = 1024 * 1024
 COMMITS_MAX = 10_000
 """Largest number of offsets of one commit to the broker."""
 PAGES_MAX = 10_000
+MEMBER_EPOCHS_FROM = 9
+"""First version of OFFSET_COMMIT whose clients know the errors for member epochs."""
 GROUPS_FROM = 8
 """First version of OFFSET_FETCH that names several groups."""
 TOPIC_IDS_FROM = 10
@@ -98,38 +103,45 @@ async def offset_commit(session: Session, request: requests.OffsetCommit, versio
     """Commit offsets. Members need the current generation; other clients may commit while the group has no members."""
     topics, group_id = request["topics"], request["group_id"]
     outcomes: dict[tuple[str, int], Kafka] = {}
-    default = await refuse_group(session, group_id)
+    identity = request["member_id"], request.get("group_instance_id"), request["generation_id_or_member_epoch"]
+    committer, default = NO_COMMITTER, await refuse_group(session, group_id)
     if default is None:
-        default = session.gateway.groups.check_commit(
-            group_id,
-            request["member_id"],
-            request.get("group_instance_id"),
-            request["generation_id_or_member_epoch"],
-        )
+        committer = session.gateway.groups.committer(group_id, *identity)
+        default = committer.error
+    code = member_code if version >= MEMBER_EPOCHS_FROM else coordinator_code
     if default is Kafka.NONE:
         try:
             await name_topics(session, topics)
         except SparklogError as e:
-            default = coordinator_code(e)
+            default = code(e)
     throttle_ms = 0
     offsets = committable(topics, outcomes) if default is Kafka.NONE else []
     for part in commits_of(offsets):
         default = Kafka.UNKNOWN_SERVER_ERROR
         try:
             answer = await (await session.broker()).ask(
-                Api.OFFSET_COMMIT, OffsetCommitRequest(group_id, part), OffsetCommitResponse
+                Api.OFFSET_COMMIT,
+                OffsetCommitRequest(group_id, part, committer.member_id, committer.epoch),
+                OffsetCommitResponse,
             )
         except SparklogError as e:
-            default = coordinator_code(e)
+            default = code(e)
             break
         else:
             await share_turns(session, len(part))
             throttle_ms = max(throttle_ms, answer.throttle_ms)
-            outcomes |= {(r.topic, r.partition): kafka_code(r.error_code) for r in answer.results}
+            outcomes |= {(r.topic, r.partition): _committed_code(r.error_code, version) for r in answer.results}
     return {
         "throttle_time_ms": throttle_ms,
         "topics": commit_answer(topics, outcomes, default),
     }
+
+
+def _committed_code(error_code: int, version: int) -> Kafka:
+    """Return the code for one offset of a commit. If the partition is not the member's any more, it is
+    STALE_MEMBER_EPOCH, after which clients give the commit up and stay in the group."""
+    is_lost = error_code == FencedMemberEpochError.code and version >= MEMBER_EPOCHS_FROM
+    return Kafka.STALE_MEMBER_EPOCH if is_lost else kafka_code(error_code)
 
 
 async def offset_fetch(session: Session, request: requests.OffsetFetch, version: int) -> responses.OffsetFetch:
@@ -198,13 +210,17 @@ async def _fetch(
             for t in topics
             if is_topic_name(t["name"])
         ]
+    member_id, epoch = group.get("member_id") or "", group.get("member_epoch", NO_EPOCH)
+    if session.gateway.groups.find(group_id) is not None:
+        member_id, epoch = "", NO_EPOCH  # the broker does not know the members of classic groups
+    request = OffsetFetchRequest(group_id, partitions, stable, member_id, epoch)
     try:
         check_entry(index)
-        offsets = await _read(session, OffsetFetchRequest(group_id, partitions, stable)) if partitions != [] else []
+        offsets = await _read(session, request) if partitions != [] else []
     except GroupIdNotFoundError:
         offsets = []
     except SparklogError as e:
-        return answer | {"error_code": coordinator_code(e)}
+        return answer | {"error_code": member_code(e)}
     if topics is None:
         by_name: dict[str, list[responses.OffsetFetchTopicPartition]] = {}
         for offset in offsets:

@@ -31,11 +31,15 @@ from sparklog.protocol.group_messages import (
     ListGroupsResponse,
     TopicPartitions,
 )
+from sparklog.replication.groups import KIND_CONSUMER
 
 CONSUMER = "consumer"
 DESCRIBED_AT_ONCE = 1_000
 """Groups in one request to the broker for the client's permissions. The groups have no members there, so the answer is
 short."""
+TYPES_FROM = 5
+"""First version of LIST_GROUPS whose clients know groups of the consumer protocol."""
+CONSUMER_TYPE, CLASSIC_TYPE = "consumer", "classic"
 _VERSION_BYTES = 2
 """Bytes of the version at the beginning of a subscription; each version begins with the topics."""
 _STATES = {"Reconciling": "CompletingRebalance"}
@@ -54,11 +58,17 @@ async def list_groups(session: Session, request: requests.ListGroups, version: i
     try:
         async for page in (await session.broker()).pages(Api.LIST_GROUPS, message, ListGroupsResponse, following):
             for group in page.groups:
-                listed[group.group_id] = _listed(group.group_id, classic_state(group.state), CONSUMER)
+                is_typed = version >= TYPES_FROM and group.kind == KIND_CONSUMER
+                listed[group.group_id] = _listed(
+                    group.group_id,
+                    group.state if is_typed else classic_state(group.state),
+                    CONSUMER,
+                    CONSUMER_TYPE if is_typed else CLASSIC_TYPE,
+                )
     except SparklogError as e:
         return {"error_code": code_of(e), "groups": []}
     for classic in await _visible_groups(session):
-        listed[classic.group_id] = _listed(classic.group_id, classic.state, classic.protocol_type or "")
+        listed[classic.group_id] = _listed(classic.group_id, classic.state, classic.protocol_type or "", CLASSIC_TYPE)
     states = {s.lower() for s in request.get("states_filter", ())}
     types = {t.lower() for t in request.get("types_filter", ())}
     return {
@@ -66,7 +76,7 @@ async def list_groups(session: Session, request: requests.ListGroups, version: i
         "groups": [
             group
             for group in listed.values()
-            if (not states or group["group_state"].lower() in states) and (not types or "classic" in types)
+            if (not states or group["group_state"].lower() in states) and (not types or group["group_type"] in types)
         ],
     }
 
@@ -85,8 +95,8 @@ async def _visible_groups(session: Session) -> list[ClassicGroup]:
     return visible
 
 
-def _listed(group_id: str, state: str, protocol_type: str) -> responses.ListGroupsGroup:
-    return {"group_id": group_id, "protocol_type": protocol_type, "group_state": state, "group_type": "classic"}
+def _listed(group_id: str, state: str, protocol_type: str, group_type: str) -> responses.ListGroupsGroup:
+    return {"group_id": group_id, "protocol_type": protocol_type, "group_state": state, "group_type": group_type}
 
 
 async def describe_groups(session: Session, request: requests.DescribeGroups, version: int) -> responses.DescribeGroups:
@@ -102,7 +112,7 @@ async def _described(session: Session, group_id: str, index: int) -> responses.D
         return _described_error(group_id, Kafka.INVALID_GROUP_ID)
     try:
         check_entry(index)
-        details = await _details(session, group_id)
+        details = await read_group(session, group_id)
     except SparklogError as e:
         return _described_error(group_id, coordinator_code(e))
     classic = session.gateway.groups.find(group_id)
@@ -114,7 +124,7 @@ async def _described(session: Session, group_id: str, index: int) -> responses.D
     return _described_error(group_id, code) if code else _of_broker(details)
 
 
-async def _details(session: Session, group_id: str) -> GroupDetails:
+async def read_group(session: Session, group_id: str) -> GroupDetails:
     """Return a group with all its members, which the broker sends in pages. Raises the broker's errors."""
     message = DescribeGroupsRequest([group_id], paged=True)
     pages = (await session.broker()).pages(
@@ -206,7 +216,7 @@ async def _delete(session: Session, group_id: str, index: int) -> Kafka:
         classic = session.gateway.groups.find(group_id)
         if classic is not None and classic.members:
             # without the permission to describe the group, the answer is that of a missing group
-            code = kafka_code((await _details(session, group_id)).error_code)
+            code = kafka_code((await read_group(session, group_id)).error_code)
             return Kafka.NON_EMPTY_GROUP if code in (Kafka.NONE, Kafka.GROUP_ID_NOT_FOUND) else code
         await (await session.broker()).ask(Api.DELETE_GROUP, DeleteGroupRequest(group_id), DeleteGroupResponse)
     except GroupIdNotFoundError:

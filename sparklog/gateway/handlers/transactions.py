@@ -14,6 +14,7 @@ from operator import attrgetter
 from sparklog.client.net.paging import after_last
 from sparklog.errors import InvalidRequestError, SparklogError, TransactionAbortedError
 from sparklog.gateway.backend.topics import read_topics
+from sparklog.gateway.groups.runtime import NO_COMMITTER
 from sparklog.gateway.handlers.commits import commit_answer, commits_of, committable
 from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.handlers.entries import ENTRIES_MAX, check_entry
@@ -167,15 +168,17 @@ async def txn_offset_commit(
     is_member = bool(member_id) or request.get("generation_id", -1) >= 0
     if default is Kafka.NONE and is_member:
         default = await refuse_group(session, group_id) or Kafka.NONE
+    committer = NO_COMMITTER
     if default is Kafka.NONE and is_member:
-        default = session.gateway.groups.check_commit(
+        committer = session.gateway.groups.committer(
             group_id, member_id, request.get("group_instance_id"), request.get("generation_id", -1)
         )
+        default = committer.error
     throttle_ms = 0
     offsets = committable(topics, outcomes) if default is Kafka.NONE else []
     for part in commits_of(offsets):
         identity = request["transactional_id"], request["producer_id"], request["producer_epoch"]
-        message = TxnOffsetCommitRequest(*identity, group_id, part)
+        message = TxnOffsetCommitRequest(*identity, group_id, part, committer.member_id, committer.epoch)
         default = Kafka.UNKNOWN_SERVER_ERROR
         try:
             answer = await (await session.broker()).ask(Api.TXN_OFFSET_COMMIT, message, TxnOffsetCommitResponse)

@@ -125,6 +125,7 @@ _ENTRIES: dict[str, tuple[_Entries, ...]] = {
             _Entries("partitions", "partition_indexes", {"partition_index": _ELEMENT}),
         ),
     ),
+    "ConsumerGroupDescribe": (_Entries("groups", "group_ids", {"group_id": _ELEMENT}),),
     "DescribeTransactions": (_Entries("transaction_states", "transactional_ids", {"transactional_id": _ELEMENT}),),
 }
 """Lists with errors, by API. APIs without an entry have errors of the answer alone."""

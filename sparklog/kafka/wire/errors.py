@@ -83,8 +83,13 @@ class Kafka(IntEnum):
     DUPLICATE_RESOURCE = 92
     UNACCEPTABLE_CREDENTIAL = 93
     UNKNOWN_TOPIC_ID = 100
+    FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    UNSUPPORTED_ASSIGNOR = 112
+    STALE_MEMBER_EPOCH = 113
     TRANSACTIONAL_ID_NOT_FOUND = 105
     TRANSACTION_ABORTABLE = 120
+    INVALID_REGULAR_EXPRESSION = 128
 
 
 _CODES: dict[int, Kafka] = {
@@ -128,6 +133,9 @@ _CODES: dict[int, Kafka] = {
     errors.NonEmptyGroupError.code: Kafka.NON_EMPTY_GROUP,
     errors.FencedInstanceIdError.code: Kafka.FENCED_INSTANCE_ID,
     errors.UnstableOffsetCommitError.code: Kafka.UNSTABLE_OFFSET_COMMIT,
+    errors.UnreleasedInstanceIdError.code: Kafka.UNRELEASED_INSTANCE_ID,
+    errors.UnsupportedAssignorError.code: Kafka.UNSUPPORTED_ASSIGNOR,
+    errors.InvalidRegularExpressionError.code: Kafka.INVALID_REGULAR_EXPRESSION,
     errors.GroupMaxSizeReachedError.code: Kafka.GROUP_MAX_SIZE_REACHED,
     errors.InvalidGroupIdError.code: Kafka.INVALID_GROUP_ID,
     errors.RemoteStorageError.code: Kafka.KAFKA_STORAGE_ERROR,

@@ -558,6 +558,29 @@ class DescribeTransactions(TypedDict):
     transactional_ids: list[str]
 
 
+class ConsumerGroupHeartbeatTopicPartition(TypedDict):
+    topic_id: UUID
+    partitions: list[int]
+
+
+class ConsumerGroupHeartbeat(TypedDict):
+    group_id: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout_ms: int
+    subscribed_topic_names: list[str] | None
+    subscribed_topic_regex: NotRequired[str | None]
+    server_assignor: str | None
+    topic_partitions: list[ConsumerGroupHeartbeatTopicPartition] | None
+
+
+class ConsumerGroupDescribe(TypedDict):
+    group_ids: list[str]
+    include_authorized_operations: bool
+
+
 TxnOffsetCommitTopicPartition = OffsetCommitTopicPartition
 DeleteAclsFilter = DescribeAcls
 AlterConfigsResourceConfig = CreateTopicsTopicConfig

@@ -785,6 +785,66 @@ class DescribeTransactions(TypedDict):
     transaction_states: list[DescribeTransactionsTransactionState]
 
 
+class ConsumerGroupHeartbeatAssignmentTopicPartition(TypedDict):
+    topic_id: UUID | None
+    partitions: list[int]
+
+
+class ConsumerGroupHeartbeatAssignment(TypedDict):
+    topic_partitions: list[ConsumerGroupHeartbeatAssignmentTopicPartition]
+
+
+class ConsumerGroupHeartbeat(TypedDict):
+    throttle_time_ms: NotRequired[int]
+    error_code: int
+    error_message: NotRequired[str | None]
+    member_id: NotRequired[str | None]
+    member_epoch: NotRequired[int]
+    heartbeat_interval_ms: NotRequired[int]
+    assignment: NotRequired[ConsumerGroupHeartbeatAssignment | None]
+
+
+class ConsumerGroupDescribeGroupMemberAssignmentTopicPartition(TypedDict):
+    topic_id: UUID | None
+    topic_name: str
+    partitions: list[int]
+
+
+class ConsumerGroupDescribeGroupMemberAssignment(TypedDict):
+    topic_partitions: list[ConsumerGroupDescribeGroupMemberAssignmentTopicPartition]
+
+
+class ConsumerGroupDescribeGroupMember(TypedDict):
+    member_id: str
+    instance_id: NotRequired[str | None]
+    rack_id: NotRequired[str | None]
+    member_epoch: int
+    client_id: str
+    client_host: str
+    subscribed_topic_names: list[str]
+    subscribed_topic_regex: NotRequired[str | None]
+    assignment: ConsumerGroupDescribeGroupMemberAssignment
+    target_assignment: ConsumerGroupDescribeGroupMemberAssignment
+    member_type: NotRequired[int]
+
+
+class ConsumerGroupDescribeGroup(TypedDict):
+    error_code: int
+    error_message: NotRequired[str | None]
+    group_id: str
+    group_state: NotRequired[str]
+    group_epoch: NotRequired[int]
+    assignment_epoch: NotRequired[int]
+    assignor_name: NotRequired[str]
+    members: NotRequired[list[ConsumerGroupDescribeGroupMember]]
+    authorized_operations: NotRequired[int]
+
+
+class ConsumerGroupDescribe(TypedDict):
+    throttle_time_ms: NotRequired[int]
+    groups: list[ConsumerGroupDescribeGroup]
+
+
 FetchResponsePartitionCurrentLeader = ProduceResponsePartitionResponseCurrentLeader
 FetchNodeEndpoint = ProduceNodeEndpoint
 MetadataBroker = ProduceNodeEndpoint
@@ -796,3 +856,7 @@ AlterConfigs = IncrementalAlterConfigs
 OffsetDeleteTopicPartition = OffsetCommitTopicPartition
 OffsetDeleteTopic = TxnOffsetCommitTopic
 AlterClientQuotasEntrieEntity = DescribeClientQuotasEntrieEntity
+ConsumerGroupDescribeGroupMemberTargetAssignmentTopicPartition = (
+    ConsumerGroupDescribeGroupMemberAssignmentTopicPartition
+)
+ConsumerGroupDescribeGroupMemberTargetAssignment = ConsumerGroupDescribeGroupMemberAssignment

@@ -94,7 +94,7 @@ def test_pieces_of_a_payload_are_created_on_demand() -> None:
 def test_partitions_that_a_member_cannot_own_are_sorted_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[groups.GroupHeartbeatRequest] = []
 
-    async def heartbeat(request: groups.GroupHeartbeatRequest, host: str) -> groups.GroupHeartbeatResponse:
+    async def heartbeat(request: groups.GroupHeartbeatRequest, host: str, may: object) -> groups.GroupHeartbeatResponse:
         seen.append(request)
         return groups.GroupHeartbeatResponse("m", 1, 1)
 

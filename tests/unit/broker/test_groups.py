@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
@@ -18,6 +19,7 @@ from sparklog_broker.request_context import RequestContext
 
 from sparklog.errors import (
     CoordinatorLoadingError,
+    InvalidRegularExpressionError,
     NonEmptyGroupError,
     SparklogError,
     StaleMemberEpochError,
@@ -324,5 +326,22 @@ def test_a_group_with_members_is_not_changed_from_outside(tmp_path: Path) -> Non
             await commit(context, "", -1, (0, 5))
         with pytest.raises(NonEmptyGroupError):
             await broker.groups.delete("g")
+
+    run(tmp_path, scenario)
+
+
+def test_a_regular_expression_finds_new_topics_and_hides_those_that_the_member_may_not_describe(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        may = msgspec.structs.replace(context, may=lambda operation, kind, name: name != "secret")
+        joined = await beat(may, "m", 0, topics=None, topic_regex="t|new.*|secret")
+        assert [t.topic for t in joined.assigned or ()] == ["t"]
+        for name in ("new1", "secret"):
+            await broker.topics.create(TopicSpec(name, 1))
+        while (answer := await beat(may, "m", joined.member_epoch)).assigned is None:
+            await asyncio.sleep(0)
+        assert [t.topic for t in answer.assigned or ()] == ["new1", "t"]
+        assert answer.topic_ids == [broker.partitions.topics[n].topic_id for n in ("new1", "t")]
+        with pytest.raises(InvalidRegularExpressionError):
+            await beat(may, "m", answer.member_epoch, topic_regex="(")
 
     run(tmp_path, scenario)

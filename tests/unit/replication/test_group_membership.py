@@ -28,7 +28,7 @@ from sparklog.errors import (
 from sparklog.protocol import group_messages as m
 from sparklog.replication import group_records as records
 from sparklog.replication.group_membership import GroupConfig, Safeguards
-from sparklog.replication.groups import GroupCoordinator, topic_partitions
+from sparklog.replication.groups import REGEX_REFRESH_MS, GroupCoordinator, Matching, topic_partitions
 from sparklog.types import TopicPartition
 from tests.support.cases import for_each
 
@@ -42,6 +42,7 @@ class Cluster:
     def __init__(self, safeguards: Safeguards = Safeguards(), **config: Any) -> None:  # noqa: B008
         self.coordinator = GroupCoordinator(GroupConfig(session_timeout_ms=SESSION_MS, **config), TOPICS, safeguards)
         self.now_ms = 0
+        self.log: list[list[records.Record]] = []
 
     def beat(self, member: str, epoch: int, owned: str | None = None, **more: Any) -> tuple[int, str | None]:
         """The epoch and the partitions of `t` as digits (None: as before). `owned` likewise; joining has nothing."""
@@ -410,3 +411,39 @@ def _committed_after_a_removed_member(safeguards: Safeguards) -> int:
 def test_a_removed_member_takes_no_offset_back() -> None:
     assert _committed_after_a_removed_member(Safeguards()) == 10
     assert _committed_after_a_removed_member(Safeguards(member_epoch=False)) == 5
+
+
+def regex_beat(c: Cluster, epoch: int, regex: str | None, *names: str) -> tuple[int, list[str]]:
+    """The epoch and the assigned topics of a member whose expression matches `names` now."""
+    request = m.GroupHeartbeatRequest("g", "a", epoch, owned=[] if epoch == 0 else None, topic_regex=regex)
+    matching = Matching(list(names), c.coordinator.topics_version) if regex != "" else None
+    if regex is None and not c.coordinator.regex_to_resolve(request, c.now_ms):
+        matching = None
+    answer, written = c.coordinator.heartbeat(request, "h", c.now_ms, c.now_ms, matching)
+    c.log.append(written)
+    return answer.member_epoch, [t.topic for t in answer.assigned or ()]
+
+
+def test_a_regular_expression_subscribes_to_the_topics_that_match_it() -> None:
+    c = Cluster()
+    assert regex_beat(c, 0, "t|v", "t") == (1, ["t"])
+    assert regex_beat(c, 1, None) == (1, []), "the topics are as before: nothing is resolved"
+    c.log.append(c.coordinator.set_topics(TOPICS | {"v": ("id-v", 1)}, 0))
+    assert regex_beat(c, 1, None, "t", "v") == (2, ["t", "v"])
+    again = GroupCoordinator(GroupConfig(), TOPICS | {"v": ("id-v", 1)})
+    for key, value in [r for step in c.log for r in step]:
+        again.replay(key, value)
+    again.loaded(0, 0)
+    (member,) = again.describe("g").members
+    assert (member.topic_regex, member.topics) == ("t|v", ["t", "v"])
+    c.now_ms += REGEX_REFRESH_MS
+    assert regex_beat(c, 2, None, "t")[0] == 2, "permissions may have changed: v has to be released"
+    assert regex_beat(c, 2, "", "t")[0] == 2
+    assert c.coordinator.describe("g").members[0].topics == []
+
+
+def test_an_answer_names_the_ids_of_the_assigned_topics() -> None:
+    c = Cluster()
+    request = m.GroupHeartbeatRequest("g", "a", 0, topics=["u", "t"], owned=[])
+    answer = c.coordinator.heartbeat(request, "h", 0, 0).answer
+    assert answer.topic_ids == ["id-t", "id-u"]

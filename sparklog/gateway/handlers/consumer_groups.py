@@ -1,0 +1,129 @@
+"""Groups of the consumer protocol (KIP-848): CONSUMER_GROUP_HEARTBEAT, CONSUMER_GROUP_DESCRIBE.
+
+Their members are members of the broker's own groups, beside sparklog's consumers: the broker keeps them, with their
+epochs and assignments, over restarts of the gateway.
+"""
+
+from __future__ import annotations
+
+from sparklog.errors import (
+    GroupIdNotFoundError,
+    InvalidGroupIdError,
+    InvalidRequestError,
+    InvalidTopicError,
+    SparklogError,
+    error_from_code,
+)
+from sparklog.gateway.backend.topics import read_topics, topic_uuid
+from sparklog.gateway.handlers.coordinators import refuse_group
+from sparklog.gateway.handlers.entries import check_entry
+from sparklog.gateway.handlers.group_admin import read_group
+from sparklog.gateway.handlers.member_heartbeats import (
+    broker_heartbeat,
+    described_partitions,
+    heartbeat_answer,
+    heartbeat_fault,
+    member_code,
+)
+from sparklog.gateway.handlers.names import is_group_id, is_topic_name
+from sparklog.gateway.session import Session
+from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.errors import Kafka, text_of
+from sparklog.protocol.apis import Api
+from sparklog.protocol.group_messages import GroupDetails, GroupHeartbeatResponse
+
+CLIENT_ID_CHARS_MAX = 100
+CONSUMER_MEMBER = 1
+"""Number of the type of a member of the consumer protocol; classic members have 0."""
+
+
+async def consumer_group_heartbeat(
+    session: Session, request: requests.ConsumerGroupHeartbeat, version: int
+) -> responses.ConsumerGroupHeartbeat:
+    """Handle a heartbeat, with which a member joins, stays alive, acknowledges a revocation, or leaves."""
+    try:
+        return await _heartbeat(session, request, version)
+    except SparklogError as e:
+        return {"error_code": member_code(e), "error_message": text_of(e)}
+
+
+async def _heartbeat(
+    session: Session, request: requests.ConsumerGroupHeartbeat, version: int
+) -> responses.ConsumerGroupHeartbeat:
+    if not is_group_id(request["group_id"]):
+        raise InvalidGroupIdError(f"a group id of {len(request['group_id'])} characters: choose another one")
+    fault = heartbeat_fault(request, version)
+    if fault:
+        raise InvalidRequestError(fault)
+    for name in request["subscribed_topic_names"] or ():
+        if not is_topic_name(name):
+            raise InvalidTopicError(f"no topic can have the name {name[:300]!r}: correct the subscription")
+    await _refuse_classic(session, request["group_id"])
+    broker = await session.broker()
+    ids = {t["topic_id"] for t in request["topic_partitions"] or ()}
+    names = await session.topic_names.names_of(broker, ids) if ids else {}
+    heartbeat = broker_heartbeat(request, names, session.client_id[:CLIENT_ID_CHARS_MAX])
+    return heartbeat_answer(await broker.ask(Api.GROUP_HEARTBEAT, heartbeat, GroupHeartbeatResponse))
+
+
+async def _refuse_classic(session: Session, group_id: str) -> None:
+    """Raise GroupIdNotFoundError for a group with classic members, for a client that may use the group."""
+    classic = session.gateway.groups.find(group_id)
+    if classic is not None and classic.members and await refuse_group(session, group_id) is None:
+        raise GroupIdNotFoundError(f"group {group_id!r} has classic members ({len(classic.members)}): stop them first")
+
+
+async def consumer_group_describe(
+    session: Session, request: requests.ConsumerGroupDescribe, version: int
+) -> responses.ConsumerGroupDescribe:
+    """Describe groups with their members. A classic group, and a group that only has offsets, get GROUP_ID_NOT_FOUND,
+    after which clients ask by DESCRIBE_GROUPS."""
+    groups: list[responses.ConsumerGroupDescribeGroup] = []
+    for i, group_id in enumerate(request["group_ids"]):
+        try:
+            check_entry(i)
+            groups.append(await _described(session, group_id))
+        except SparklogError as e:
+            groups.append({"error_code": member_code(e), "error_message": text_of(e), "group_id": group_id})
+    return {"groups": groups}
+
+
+async def _described(session: Session, group_id: str) -> responses.ConsumerGroupDescribeGroup:
+    """Return the description of a group. Raises InvalidGroupIdError, GroupIdNotFoundError and the broker's errors."""
+    if not is_group_id(group_id):
+        raise InvalidGroupIdError(f"a group id of {len(group_id)} characters: choose another one")
+    details = await read_group(session, group_id)
+    if details.error_code:
+        raise error_from_code(details.error_code, details.message)
+    if details.group_epoch < 0 or session.gateway.groups.find(group_id) is not None:
+        raise GroupIdNotFoundError(f"group {group_id!r} is no group of the consumer protocol")
+    return await _of_broker(session, details)
+
+
+async def _of_broker(session: Session, details: GroupDetails) -> responses.ConsumerGroupDescribeGroup:
+    names = {t.topic for m in details.members for t in (*m.owned, *m.target)}
+    states = (await read_topics(await session.broker(), sorted(names))).topics if names else []
+    ids = {state.name: topic_id for state in states if (topic_id := topic_uuid(state)) is not None}
+    return {
+        "error_code": Kafka.NONE,
+        "group_id": details.group_id,
+        "group_state": details.state,
+        "group_epoch": details.group_epoch,
+        "assignment_epoch": details.group_epoch,
+        "assignor_name": details.assignor,
+        "members": [
+            {
+                "member_id": m.member_id,
+                "instance_id": m.instance_id,
+                "member_epoch": m.member_epoch,
+                "client_id": m.client_id,
+                "client_host": m.client_host,
+                "subscribed_topic_names": [] if m.topic_regex else m.topics,
+                "subscribed_topic_regex": m.topic_regex or None,
+                "assignment": {"topic_partitions": described_partitions(m.owned, ids)},
+                "target_assignment": {"topic_partitions": described_partitions(m.target, ids)},
+                "member_type": CONSUMER_MEMBER,
+            }
+            for m in details.members
+        ],
+    }
