@@ -748,7 +748,7 @@ class Consumer:
             moved.setdefault(fetched.position, fetched.position.consumed)
             fetched.position.consumed = fetched.batch.next_offset
             batches.append(fetched.batch)
-            remaining_bytes -= max(fetched.size_bytes, fetched.batch.size_bytes)
+            remaining_bytes -= max(fetched.size_bytes, fetched.batch.memory_bytes)
 
     def wakeup(self) -> None:
         """End the wait of another thread in `poll`, `poll_batches` or the loop with WakeupError.

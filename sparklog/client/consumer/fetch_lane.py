@@ -42,6 +42,8 @@ from sparklog.types import READ_COMMITTED, TopicPartition
 
 _log = logging.getLogger(__name__)
 
+PIECE_BYTES = 1024 * 1024
+"""Memory of the batches that are decoded and handed to poll together."""
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
 REPLICA_SHUN_S = 30.0
 """Time in s for which only the leader serves a partition after another replica has failed to serve it."""
@@ -69,6 +71,7 @@ class Shared(Protocol):
     def share_of_room(self) -> int: ...
     def rotate(self, served: list[Position]) -> None: ...
     def has_room(self) -> bool: ...
+    def wait_for_room(self, position: Position) -> bool: ...
     def are_needed(self, positions: list[Position]) -> bool: ...
     def deliver(self, position: Position, piece: Piece, *, by_first: bool = False) -> None: ...
     def fail_positions(self, positions: list[Position], error: SparklogError) -> None: ...
@@ -431,7 +434,7 @@ class FetchLane:
                 self.in_flight = self._ask(needed, taken_bytes=taken_bytes)
 
     def _take_part(self, part: Part) -> None:
-        position, offset, result = part.position, part.offset, part.result
+        position, result = part.position, part.result
         if position.error is not None:
             return
         if result.preferred_replica >= 0:
@@ -447,20 +450,43 @@ class FetchLane:
             raise BrokerNotAvailableError(str(error)) if position.replica >= 0 or is_new else error
         if not result.length_bytes:
             return
+        end, epoch = part.end_offset, part.end_epoch
         batches: list[ConsumedBatch] = []
-        failure: SparklogError | None = None
-        try:
-            for batch in part.decode(check_crcs=self._config.check_crcs):
-                batches.append(batch)
-            end, epoch = part.end_offset, part.end_epoch
-        except SparklogError as e:  # the records before it are intact
-            failure, end = e, batches[-1].next_offset if batches else offset
+        size_bytes = 0
+        decoded = part.decode(check_crcs=self._config.check_crcs)
+        while True:
+            try:
+                batch = next(decoded, None)
+            except SparklogError:  # the records before it are intact
+                self._deliver(part, batches, size_bytes)
+                raise
+            if batch is None:
+                self._deliver(part, batches, size_bytes, end, epoch)
+                return
+            batches.append(batch)
+            size_bytes += batch.memory_bytes
+            if size_bytes >= PIECE_BYTES:
+                self._deliver(part, batches, size_bytes)
+                batches, size_bytes = [], 0
+                if not self.turn.poll_receives and not self._shared.wait_for_room(position):
+                    return
+
+    def _deliver(
+        self,
+        part: Part,
+        batches: list[ConsumedBatch],
+        size_bytes: int,
+        end: int | None = None,
+        epoch: int | None = None,
+    ) -> None:
+        """Hand the next batches of a part to poll. `end` and `epoch`: the end of the part; None: the end of the
+        batches."""
+        if end is None or epoch is None:
+            end = batches[-1].next_offset if batches else part.offset
             epoch = batches[-1].leader_epoch if batches else part.epoch
-        piece = Piece(batches, offset, end, result.length_bytes, epoch)
-        self._shared.deliver(position, piece, by_first=self._is_first)
+        piece = Piece(batches, part.offset, end, size_bytes, epoch)
+        self._shared.deliver(part.position, piece, by_first=self._is_first)
         part.offset, part.epoch = end, epoch
-        if failure is not None:
-            raise failure
 
     def _read_from(self, position: Position, part: Part) -> None:
         """Read from the nearer replica that the leader has named (KIP-392), for a limited time; then from the leader

@@ -207,6 +207,13 @@ class Fetcher:
     def has_room(self) -> bool:
         return self.ready.size_bytes < self._config.prefetch_bytes or (self.first.turn.is_polling and not self.ready)
 
+    def wait_for_room(self, position: Position) -> bool:
+        """Wait until there is memory for more batches of the position. Returns False if it is no longer read."""
+        with self.changed:
+            while self.is_needed(position) and not self.has_room():
+                self.changed.wait()
+            return self.is_needed(position)
+
     def is_needed(self, position: Position) -> bool:
         return not self.closed and self.positions.get(position.tp) is position
 

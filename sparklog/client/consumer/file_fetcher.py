@@ -109,8 +109,8 @@ class Stretch:
         return self.size_bytes / max(self.offset - self._begin, 1)
 
     def read(self, position: Position, max_bytes: int, *, check_crcs: bool) -> tuple[Piece, Exception | None]:
-        """Return the next batches, up to about `max_bytes`, and the error that has ended the reading, or None. At the
-        end of the stretch `has_ended` is True."""
+        """Return the next batches, up to about `max_bytes` of memory, and the error that has ended the reading, or
+        None. At the end of the stretch `has_ended` is True."""
         batches: list[ConsumedBatch] = []
         start, size, epoch = self.offset, 0, position.epoch
         error: Exception | None = None
@@ -139,7 +139,7 @@ class Stretch:
                 )
                 if batch is not None:
                     batches.append(batch)
-                    size += next_batch.header.size_bytes
+                    size += batch.memory_bytes
                 self.offset, epoch = max(self.offset, next_batch.header.next_offset), next_batch.header.leader_epoch
         except (SparklogError, OSError) as e:
             error = e

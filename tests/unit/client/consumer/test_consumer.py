@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from sparklog.client.consumer import fetch_lane
 from sparklog.client.consumer.consumer import Consumer
 from sparklog.client.reading.consumed import ConsumedBatch
 from sparklog.errors import (
@@ -282,6 +283,26 @@ def test_prefetch_is_bounded(fake: FakeBroker) -> None:
     with Consumer(fake.address, prefetch_bytes=0) as consumer:
         consumer.assign([TP0])
         assert len(drain(consumer, 5000, max_records=10_000)) == 5000
+
+
+def test_prefetch_bounds_the_memory_of_tiny_batches(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Objects take most of the memory of tiny batches. One answer has all of them; it is decoded piece by piece."""
+    schema = pa.schema([("a", pa.int64()), ("b", pa.list_(pa.int64()))])
+    fake.add_topic("typed", 1, schema)
+    for i in range(600):
+        batch = pa.record_batch([[i], [[i]]], schema=schema)
+        fake.append(bytearray(encode_batch(batch, schema_id=1, min_timestamp_ms=3, max_timestamp_ms=9)), "typed")
+    monkeypatch.setattr(fetch_lane, "PIECE_BYTES", 10_000)
+    tp = TopicPartition("typed", 0)
+    with Consumer(fake.address, prefetch_bytes=100_000) as consumer:
+        ready = consumer._fetcher.ready
+        consumer.assign([tp])
+        until(lambda: ready.size_bytes >= 100_000)
+        assert ready.size_bytes < 120_000
+        assert 0 < len(consumer.poll_batches(5_000)) < 100
+        consumer.seek(tp, 200)  # while the rest of the answer waits for room
+        found = drain(consumer, 400)
+    assert [record.offset for record in found] == list(range(200, 600))
 
 
 def test_typed_values_are_dicts(fake: FakeBroker) -> None:
