@@ -21,6 +21,7 @@ import pyarrow as pa
 from sparklog.errors import InvalidConfigError
 
 KEY_FORMAT_SETTING = "kafka.key.format"
+VALUE_FORMAT_SETTING = "kafka.value.format"
 JSON, TEXT = "json", "text"
 
 T = TypeVar("T")
@@ -53,6 +54,16 @@ def with_key_format(
     else:
         return {**settings, KEY_FORMAT_SETTING: form}
     raise InvalidConfigError(f"topic {topic!r}: {KEY_FORMAT_SETTING}={form}: {reason}")
+
+
+def check_value_format(topic: str, schema: pa.Schema | None, configs: Mapping[str, object]) -> None:
+    """Raise InvalidConfigError if an envelope topic, whose `schema` is None, has a form of its records."""
+    form = configs.get(VALUE_FORMAT_SETTING, JSON)
+    if schema is None and form != JSON:
+        raise InvalidConfigError(
+            f"topic {topic!r}: {VALUE_FORMAT_SETTING}={form}: the values of an envelope topic are bytes without a form; "
+            "leave the setting out, or create a topic with columns"
+        )
 
 
 def check_same_key_format(topic: str, before: Mapping[str, object], after: Mapping[str, object]) -> None:

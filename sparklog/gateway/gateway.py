@@ -21,6 +21,8 @@ from sparklog.gateway.groups.runtime import Groups
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.memory import ENTRY_BYTES, GatewayMemory, SlowClients
 from sparklog.gateway.refusals import Refusals
+from sparklog.gateway.schemas.loaded_schemas import LoadedSchemas
+from sparklog.gateway.schemas.registry_log import RegistryLog
 from sparklog.kafka.wire.codec import Body
 from sparklog.protocol.apis import Api
 from sparklog.protocol.gateway import CLAIM_SESSION_S, OnBehalf
@@ -146,6 +148,8 @@ class Gateway:
         self.slow_clients = SlowClients(self.memory, self.limits.stall_s)
         self.time_slices = LoopTimeSlices(asyncio.get_running_loop(), clock=clock_s)
         self.topics = Topics(clock_s)
+        self.registry = RegistryLog()
+        self.schemas = LoadedSchemas(self.registry, clock_s)
         self.checks = RecentChecks(clock_s)
         self.groups = Groups(clock_s, self.memory.groups)
         self.conversions = Conversions(self.memory)
@@ -270,4 +274,5 @@ class Gateway:
         if self._first is not None:
             self._first.close()
         self.conversions.close()
+        self.registry.close()
         self.long_requests.close()

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from sparklog.environment import Environment
 from sparklog.errors import InvalidConfigError, InvalidPartitionsError, InvalidTopicError
-from sparklog.format.key_format import check_same_key_format, with_key_format
+from sparklog.format.key_format import check_same_key_format, check_value_format, with_key_format
 from sparklog.format.schema import ENVELOPE_SCHEMA, KIND_ENVELOPE, KIND_TYPED, canonical_schema, require_columns
 from sparklog.format.schema_evolution import SchemaChange, check_versions
 from sparklog.log.model.retention_policy import POLICY_COMPACT
@@ -111,6 +111,7 @@ def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
             "of the old type; create a new topic with the setting"
         )
     check_same_key_format(topic.name, topic.configs, configs)
+    check_value_format(topic.name, None if topic.kind == KIND_ENVELOPE else topic.schemas[topic.schema_id], configs)
     check_cleanup_policy(topic.name, topic.record_key_columns, configs)
     check_tiering(topic.name, configs)
     check_lake_settings(topic.name, topic.record_key_columns, topic.configs, configs)
@@ -163,6 +164,7 @@ def new_topic(spec: TopicSpec, typed_schema_id: int, environment: Environment) -
         require_columns(schema, key_columns, spec.timestamp_column)
         check_cleanup_policy(spec.name, key_columns, configs)
     configs = with_key_format(spec.name, None if spec.schema is None else schema, key_columns, configs)
+    check_value_format(spec.name, spec.schema, configs)
     check_lake_settings(spec.name, ["key"] if spec.schema is None else key_columns, configs, configs)
     check_mirror_settings(spec.name, configs, configs)
     if kind != KIND_ENVELOPE and configs.get(MIRROR_NAME):

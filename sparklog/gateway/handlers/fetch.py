@@ -17,6 +17,7 @@ from sparklog.gateway.records.typed import TypedRows
 from sparklog.gateway.session import Session
 from sparklog.kafka.records.compression import codec_of_topic
 from sparklog.kafka.records.errors import UnsupportedCodecError, without_frames
+from sparklog.kafka.values.schemas import Schemas, SchemasNotLoadedError
 from sparklog.kafka.wire import requests, responses
 from sparklog.kafka.wire.errors import Kafka, code_of, kafka_code
 from sparklog.protocol.apis import Api
@@ -39,6 +40,9 @@ INLINE_CONVERSION_BYTES = 4 * MIB
 """Largest memory in bytes for the conversion of an answer's batches on the event loop."""
 ZSTD_FROM = 10
 """First version of FETCH whose clients understand zstd."""
+
+LOADS_MAX = 3
+"""Largest number of times that an answer is converted again after missing schemas were loaded."""
 
 _Partition = tuple[str, int]
 _Converted = list[Part] | SparklogError
@@ -212,13 +216,39 @@ async def _convert(
             else:
                 described[key] = state
         if described:
-            await _convert_described(session, described, payloads, starts, converted, has_zstd=has_zstd)
+            await _convert_loaded(session, described, payloads, starts, converted, has_zstd=has_zstd)
         remaining = [
             key for key in described if isinstance(converted.get(key), UnknownSchemaError)
         ]  # they have newer schemas
         if not remaining:
             break
     return converted
+
+
+async def _convert_loaded(
+    session: Session,
+    topics: dict[_Partition, TopicInfo],
+    payloads: dict[_Partition, memoryview],
+    starts: dict[_Partition, int],
+    outcomes: dict[_Partition, _Converted],
+    *,
+    has_zstd: bool,
+) -> None:
+    """Convert the batches of `topics` into `outcomes`, and load the schemas that they need."""
+    await _convert_described(session, topics, payloads, starts, outcomes, has_zstd=has_zstd)
+    for _ in range(LOADS_MAX):
+        missing = {key: one for key, one in outcomes.items() if isinstance(one, SchemasNotLoadedError)}
+        if not missing:
+            return
+        try:
+            await session.gateway.schemas.load(await session.broker(), SchemasNotLoadedError.of(missing.values()))
+        except SparklogError as e:
+            outcomes |= dict.fromkeys(missing, without_frames(e))
+            return
+        for key in missing:
+            del outcomes[key]
+        some = {key: topics[key] for key in missing}
+        await _convert_described(session, some, payloads, starts, outcomes, has_zstd=has_zstd)
 
 
 async def _convert_described(
@@ -232,11 +262,12 @@ async def _convert_described(
 ) -> None:
     """Convert the batches of `topics` into `outcomes`. Waits for no answer of the broker."""
     conversions = session.gateway.conversions
+    schemas = session.gateway.schemas
     payload_bytes = sum(len(payloads[key]) for key in topics)
     limit = min(max(session.answer_bytes_max, payload_bytes), session.gateway.limits.fetch_bytes)
     room = limit - _size(outcomes)
     if payload_bytes <= INLINE_BYTES:
-        converted = _convert_inline(topics, payloads, starts, has_zstd=has_zstd)
+        converted = _convert_inline(topics, schemas, payloads, starts, has_zstd=has_zstd)
         if converted is not None:
             outcomes |= converted
             return
@@ -247,7 +278,7 @@ async def _convert_described(
             if room <= 0:
                 break
             convert = partial(
-                client_batches, payloads[key], topic.schema_of, _rows_of(topic), bytes_max=room,
+                client_batches, payloads[key], topic.schema_of, _rows_of(topic, schemas), bytes_max=room,
                 codec=codec_of_topic(topic.compression_type), has_zstd=has_zstd, start_offset=starts[key],
                 within=partial(convert_within, conversions.inflated),
             )  # fmt: skip
@@ -263,6 +294,7 @@ async def _convert_described(
 
 def _convert_inline(
     topics: dict[_Partition, TopicInfo],
+    schemas: Schemas,
     payloads: dict[_Partition, memoryview],
     starts: dict[_Partition, int],
     *,
@@ -282,7 +314,7 @@ def _convert_inline(
     for key, topic in topics.items():
         try:
             outcomes[key] = client_batches(
-                payloads[key], topic.schema_of, _rows_of(topic), within=inline,
+                payloads[key], topic.schema_of, _rows_of(topic, schemas), within=inline,
                 codec=codec_of_topic(topic.compression_type), has_zstd=has_zstd, start_offset=starts[key],
             )  # fmt: skip
         except MessageTooLargeError:
@@ -296,5 +328,5 @@ def _size(converted: dict[_Partition, _Converted]) -> int:
     return sum(len(part) for one in converted.values() if isinstance(one, list) for part in one)
 
 
-def _rows_of(topic: TopicInfo) -> Rows:
-    return as_they_are if topic.is_envelope else TypedRows(topic)
+def _rows_of(topic: TopicInfo, schemas: Schemas) -> Rows:
+    return as_they_are if topic.is_envelope else TypedRows(topic, schemas)

@@ -36,6 +36,8 @@ from sparklog.kafka.records.errors import (
     UnsupportedCodecError,
     without_frames,
 )
+from sparklog.kafka.values.framed_records import FRAMED_FORMATS
+from sparklog.kafka.values.schemas import Schemas, SchemasNotLoadedError, value_subject
 from sparklog.kafka.wire import requests, responses
 from sparklog.kafka.wire.errors import Kafka, code_of, coordinator_code, kafka_code, text_of
 from sparklog.log.model.inflated_memory import InflatedMemory
@@ -54,6 +56,8 @@ INLINE_BYTES, because the records can be much larger than the batch."""
 ZSTD_FROM = 7
 """First version of PRODUCE that has zstd."""
 TIMEOUT_MS_MAX = 86_400_000
+LOADS_MAX = 3
+"""Largest number of times that a request is converted again after missing schemas were loaded."""
 
 
 class _RequestedPartition(NamedTuple):
@@ -198,16 +202,37 @@ async def _look_up(
 async def _convert(session: Session, partitions: list[_Partition]) -> list[_Converted]:
     """Convert the records of all partitions. A partition whose topic has changed since the gateway looked is converted
     again before it is refused. The caller releases `_size` of the result in `Conversions.converted`."""
-    outcomes = await _convert_once(session, partitions)
+    outcomes = await _convert_loaded(session, partitions)
     refused = [i for i, one in enumerate(outcomes) if isinstance(one, _BY_TOPIC)]
     if not refused:
         return outcomes
     changed = await _changed(session, {partitions[i].topic.name: partitions[i].topic for i in refused})
-    again = [i for i in refused if partitions[i].topic.name in changed]
+    schemas_changed = await _with_newer_schemas(
+        session, {partitions[i].topic.name: partitions[i].topic for i in refused}
+    )
+    again = [i for i in refused if partitions[i].topic.name in changed or partitions[i].topic.name in schemas_changed]
     for i in again:
-        partitions[i] = partitions[i]._replace(topic=changed[partitions[i].topic.name])
+        partitions[i] = partitions[i]._replace(topic=changed.get(partitions[i].topic.name, partitions[i].topic))
     if again:
-        for i, one in zip(again, await _convert_once(session, [partitions[i] for i in again]), strict=True):
+        for i, one in zip(again, await _convert_loaded(session, [partitions[i] for i in again]), strict=True):
+            outcomes[i] = one
+    return outcomes
+
+
+async def _convert_loaded(session: Session, partitions: Sequence[_Partition]) -> list[_Converted]:
+    """Convert the records of all partitions, and load the schemas that they need."""
+    outcomes = await _convert_once(session, partitions)
+    for _ in range(LOADS_MAX):
+        missing = {i: one for i, one in enumerate(outcomes) if isinstance(one, SchemasNotLoadedError)}
+        if not missing:
+            break
+        try:
+            await session.gateway.schemas.load(await session.broker(), SchemasNotLoadedError.of(missing.values()))
+        except SparklogError as e:
+            outcomes = [without_frames(e) if i in missing else one for i, one in enumerate(outcomes)]
+            break
+        converted = await _convert_once(session, [partitions[i] for i in missing])
+        for i, one in zip(missing, converted, strict=True):
             outcomes[i] = one
     return outcomes
 
@@ -226,10 +251,24 @@ async def _changed(session: Session, topics: Mapping[str, TopicInfo]) -> dict[st
     return changed
 
 
+async def _with_newer_schemas(session: Session, topics: Mapping[str, TopicInfo]) -> set[str]:
+    """Return the names of those topics whose subjects have other newest schemas than before. A topic whose subject
+    cannot be looked up counts as unchanged, so that its refusal stands."""
+    changed = set()
+    for name, topic in topics.items():
+        if topic.value_format in FRAMED_FORMATS:
+            try:
+                if await session.gateway.schemas.has_changed(await session.broker(), value_subject(name)):
+                    changed.add(name)
+            except SparklogError:
+                continue
+    return changed
+
+
 async def _convert_once(session: Session, partitions: Sequence[_Partition]) -> list[_Converted]:
     """Convert the records of all partitions by the topics that the gateway knows."""
     conversions = session.gateway.conversions
-    outcomes = _convert_inline(partitions)
+    outcomes = _convert_inline(partitions, session.gateway.schemas)
     if outcomes is not None:
         conversions.converted.take(_size(outcomes))
         return outcomes
@@ -245,7 +284,7 @@ async def _convert_once(session: Session, partitions: Sequence[_Partition]) -> l
     return outcomes
 
 
-def _convert_inline(partitions: Sequence[_Partition]) -> list[_Converted] | None:
+def _convert_inline(partitions: Sequence[_Partition], schemas: Schemas) -> list[_Converted] | None:
     """Convert a small request on the event loop. Returns None for a request that is not small."""
     if sum(len(one.records) for one in partitions) > INLINE_BYTES:
         return None
@@ -258,7 +297,7 @@ def _convert_inline(partitions: Sequence[_Partition]) -> list[_Converted] | None
                 compressed += len(data) if head.codec else 0
                 if compressed > INLINE_COMPRESSED_BYTES:
                     return None
-                batches.append(_convert_batch(one, head, data, INLINE_BYTES))
+                batches.append(_convert_batch(one, schemas, head, data, INLINE_BYTES))
         except MessageTooLargeError:
             return None
         except SparklogError as e:
@@ -271,6 +310,7 @@ def _convert_inline(partitions: Sequence[_Partition]) -> list[_Converted] | None
 async def _convert_in_turn(session: Session, partitions: Sequence[_Partition]) -> list[_Converted]:
     limits, conversions, time_slices = session.gateway.limits, session.gateway.conversions, session.gateway.time_slices
     outcomes: list[_Converted] = []
+    schemas = session.gateway.schemas
     remaining = limits.request_bytes
     for one in partitions:
         batches: list[memoryview] = []
@@ -278,9 +318,11 @@ async def _convert_in_turn(session: Session, partitions: Sequence[_Partition]) -
             for head, data in one.batches():
                 if head.codec == NONE and len(data) <= INLINE_BYTES:
                     await time_slices.begin()
-                    batch = _convert_batch(one, head, data, limits.inflated_bytes)
+                    batch = _convert_batch(one, schemas, head, data, limits.inflated_bytes)
                 else:
-                    convert = partial(_convert_batch, one, head, data, limits.inflated_bytes, conversions.inflated)
+                    convert = partial(
+                        _convert_batch, one, schemas, head, data, limits.inflated_bytes, conversions.inflated
+                    )
                     batch = await conversions.run(convert)
                 if len(batch) > remaining:
                     raise MessageTooLargeError(
@@ -298,7 +340,12 @@ async def _convert_in_turn(session: Session, partitions: Sequence[_Partition]) -
 
 
 def _convert_batch(
-    one: _Partition, head: BatchV2, data: memoryview, inflated_bytes_max: int, memory: InflatedMemory | None = None
+    one: _Partition,
+    schemas: Schemas,
+    head: BatchV2,
+    data: memoryview,
+    inflated_bytes_max: int,
+    memory: InflatedMemory | None = None,
 ) -> memoryview:
     """Return the batch in the broker's format. The conversion holds its size in `memory`; None: the batch is small.
     Raises as `broker_batch`, but MalformedBatchError for damaged records: the checksum of the batch is right."""
@@ -308,7 +355,7 @@ def _convert_batch(
         raise too_large(limit)
     convert: Callable[[], memoryview] = partial(broker_batch, head, data, topic, limit)
     if not topic.is_envelope:
-        convert = partial(typed_batch, head, data, topic, limit, one.partition)
+        convert = partial(typed_batch, head, data, topic, limit, one.partition, schemas)
     try:
         if memory is None:
             payload = convert()

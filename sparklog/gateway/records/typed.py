@@ -1,4 +1,4 @@
-"""Records of typed topics: one JSON object each, both ways.
+"""Records of typed topics, both ways: JSON objects, or records in Confluent's framing by `kafka.value.format`.
 
 `sparklog.format.json_exact` has the rules for values, which are those of all doors for text; bytes are base64, and
 decimals are written as text. A field that is no column, or a value that does not fit its column, is an error of the
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.row_keys import keys_of_rows
@@ -23,13 +24,17 @@ from sparklog.format.json_values import base64_text, json_values, row_objects
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE, timestamp_bounds_ms
 from sparklog.gateway.records.memory import JSON_BYTES_MAX, JSON_PIECE_BYTES
 from sparklog.gateway.records.to_broker import batch_attributes, check_head, stored_compression
-from sparklog.gateway.records.typed_keys import check_partition, without_tombstones
+from sparklog.gateway.records.typed_keys import check_partition, empty_rows, without_tombstones
 from sparklog.kafka.records import compression
 from sparklog.kafka.records.batch_v2 import BatchV2
 from sparklog.kafka.records.decode import decode_records
 from sparklog.kafka.records.errors import InvalidRecordError, places
+from sparklog.kafka.values.avro_write import UnwritableRowError
+from sparklog.kafka.values.framed_records import FRAMED_FORMATS, Target, read_framed
+from sparklog.kafka.values.framed_rows import write_framed
 from sparklog.kafka.values.json_records import parse_rows
 from sparklog.kafka.values.keys import values_to_parse, with_keys
+from sparklog.kafka.values.schemas import Schemas, value_subject
 
 _ENCODER = msgspec.json.Encoder(decimal_format="string")
 JSON_PER_BYTE_MAX = 6
@@ -37,10 +42,11 @@ JSON_PER_BYTE_MAX = 6
 
 
 def typed_batch(
-    head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int, partition: int
+    head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int, partition: int, schemas: Schemas
 ) -> memoryview:
     """Return the batch in the broker's format. Arguments and errors are those of `broker_batch`, but `topic` is a typed
-    topic. `partition`: the partition to which the client has sent the batch."""
+    topic. `partition`: the partition to which the client has sent the batch. `schemas`: those of the registry. Raises
+    SchemasNotLoadedError, too."""
     check_head(head)
     raw: Any = data if head.codec == compression.NONE else compression.decompress(head.codec, data, inflated_bytes_max)
     envelope = decode_records(raw, head.record_count, head.base_timestamp_ms)
@@ -54,7 +60,7 @@ def typed_batch(
         )
     keys, values = envelope.column(0), envelope.column(1)
     del raw, envelope  # the values are copies
-    rows = parse_rows(values_to_parse(keys, values, topic), topic.schema, topic.name, inflated_bytes_max)
+    rows = _rows_of_values(keys, values, topic, schemas, inflated_bytes_max)
     rows = with_keys(rows, keys, topic, parse_rows)
     check_partition(rows, topic, partition)
     default_ms = head.max_timestamp_ms
@@ -80,28 +86,49 @@ def typed_batch(
     return payload
 
 
-class TypedRows:
-    """Converter from a typed topic's rows into envelope rows with JSON values; a `Rows` function."""
+def _rows_of_values(keys: Any, values: Any, topic: TopicInfo, schemas: Schemas, rows_bytes_max: int) -> pa.RecordBatch:
+    """Return the rows of the values, by the topic's format. Raises as `typed_batch`."""
+    to_parse = values_to_parse(keys, values, topic)
+    if topic.value_format not in FRAMED_FORMATS:
+        return parse_rows(to_parse, topic.schema, topic.name, rows_bytes_max)
+    is_tombstone = np.asarray(pc.and_(values.is_null(), to_parse.is_valid()))
+    target = Target(topic.name, topic.value_format, topic.schema, value_subject(topic.name))
+    return read_framed(values, is_tombstone, target, schemas, rows_bytes_max).batch
 
-    def __init__(self, topic: TopicInfo) -> None:
+
+class TypedRows:
+    """Converter from a typed topic's rows into envelope rows with values in the topic's format; a `Rows` function."""
+
+    def __init__(self, topic: TopicInfo, schemas: Schemas) -> None:
         self._topic = topic
+        self._schemas = schemas
 
     def __call__(self, rows: pa.RecordBatch, header: BatchHeader) -> pa.RecordBatch:
-        """Convert the first rows of a batch: all, or as many as have about JSON_PIECE_BYTES of JSON. Raises
-        MessageTooLargeError if the first row has more than JSON_BYTES_MAX."""
+        """Convert the first rows of a batch: all, or as many as have about JSON_PIECE_BYTES of values. Raises
+        MessageTooLargeError if the first row has more than JSON_BYTES_MAX; UnwritableRowError if its schema does not
+        allow it; SchemaMismatchError; SchemasNotLoadedError."""
         parts: list[tuple[Any, Any]] = []
         step = max(1, min(SLICE_ROWS, JSON_PIECE_BYTES * rows.num_rows // (JSON_PER_BYTE_MAX * max(rows.nbytes, 1))))
         done = size = 0
         while done < rows.num_rows and size < JSON_PIECE_BYTES:
-            part = self._encode(rows.slice(done, step))
+            try:
+                part = self._encode(rows.slice(done, step))
+            except UnwritableRowError as e:
+                if not e.row and not done:
+                    raise
+                if not e.row:
+                    break
+                rows = rows.slice(0, done + e.row)  # those before it
+                continue
             part_bytes = sum(column.nbytes for column in part if column is not None)
             if part_bytes > JSON_BYTES_MAX:
                 if step > 1:
                     step = 1
                     continue
                 if not done:
+                    form = self._topic.value_format if self._topic.value_format in FRAMED_FORMATS else "JSON"
                     raise MessageTooLargeError(
-                        f"a row of topic {self._topic.name!r} has {part_bytes} bytes of JSON, at most {JSON_BYTES_MAX} "
+                        f"a row of topic {self._topic.name!r} has {part_bytes} bytes of {form}, at most {JSON_BYTES_MAX} "
                         "are answered: read it with a client of sparklog, or begin behind it"
                     )
                 break
@@ -119,12 +146,14 @@ class TypedRows:
 
     def _encode(self, rows: pa.RecordBatch) -> tuple[Any, Any]:
         """Return the keys and the values of some rows. The keys are None if the topic has no key columns."""
+        topic = self._topic
+        keys = keys_of_rows([rows.column(name) for name in topic.key_columns], topic) if topic.key_columns else None
+        if topic.value_format in FRAMED_FORMATS:
+            target = Target(topic.name, topic.value_format, topic.schema, value_subject(topic.name))
+            return keys, write_framed(rows, empty_rows(rows, topic.key_columns), target, self._schemas, JSON_BYTES_MAX)
         columns = [json_values(column, base64_text) for column in rows.columns]
         values = pa.array(list(map(_ENCODER.encode, row_objects(rows.schema.names, columns))), pa.binary())
-        if not self._topic.key_columns:
-            return None, values
-        keys = keys_of_rows([rows.column(name) for name in self._topic.key_columns], self._topic)
-        return keys, without_tombstones(values, rows, self._topic)
+        return keys, without_tombstones(values, rows, topic)
 
     def _timestamps(self, rows: pa.RecordBatch, header: BatchHeader) -> Any:
         column = self._topic.timestamp_column

@@ -6,6 +6,7 @@ key's is refused: equal keys would be in several partitions.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -15,21 +16,28 @@ import pyarrow.compute as pc
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.row_keys import keys_of_rows, partitions_of_rows
 from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
+from sparklog.kafka.records.varints import Array
 from sparklog.kafka.values.keys import shown_key
 
 
 def without_tombstones(values: Any, rows: pa.RecordBatch, topic: TopicInfo) -> Any:
     """Return the values with null for each row of a compacted topic that deletes its key. Other topics have no
     tombstones: their rows without values keep their JSON."""
-    columns = [
-        column for name, column in zip(rows.schema.names, rows.columns, strict=True) if name not in topic.key_columns
-    ]
-    if not topic.is_compacted or not columns or not all(column.null_count for column in columns):
+    if not topic.is_compacted:
         return values
-    deletes = columns[0].is_null()
-    for column in columns[1:]:
-        deletes = pc.and_(deletes, column.is_null())
-    return pc.if_else(deletes, pa.scalar(None, pa.binary()), values)
+    deletes = empty_rows(rows, topic.key_columns)
+    return pc.if_else(pa.array(deletes), pa.scalar(None, pa.binary()), values) if deletes.any() else values
+
+
+def empty_rows(rows: pa.RecordBatch, key_columns: Collection[str]) -> Array:
+    """Return True for each row of a topic with keys that has null in all columns outside the key."""
+    columns = [column for name, column in zip(rows.schema.names, rows.columns, strict=True) if name not in key_columns]
+    if not key_columns or not columns or not all(column.null_count for column in columns):
+        return np.zeros(rows.num_rows, bool)
+    is_empty: Array = np.logical_and.reduce(
+        [np.asarray(column.is_null().to_numpy(zero_copy_only=False)) for column in columns]
+    )
+    return is_empty
 
 
 def check_partition(rows: pa.RecordBatch, topic: TopicInfo, partition: int) -> None:

@@ -37,7 +37,7 @@ class RestServer:
         self._gateway = gateway
         self._sockets = list(sockets)
         self._contexts = dict(contexts)
-        self._service = SchemaService()
+        self._service = SchemaService(gateway.registry)
         self._servers: dict[str, asyncio.Server] = {}
         self._bodies = asyncio.Semaphore(BODIES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -90,4 +90,3 @@ class RestServer:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_S)
-        self._service.close()

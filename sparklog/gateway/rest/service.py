@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -18,11 +18,10 @@ import msgspec
 from sparklog.errors import ClusterAuthorizationFailedError, InvalidConfigError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.schemas.operations import Outcome, Request, referenced_subjects
-from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
+from sparklog.gateway.schemas.registry_log import PAUSE_S, RegistryLog
 from sparklog.gateway.schemas.routes import Route, Scope, find_route, topic_of
 from sparklog.gateway.schemas.state import Record, RegistryState
 from sparklog.kafka.schemas.errors import FORBIDDEN, STORE_FAILED, TIMED_OUT, RegistryError
-from sparklog.protocol.apis import Api
 from sparklog.protocol.schema_messages import (
     SUBJECTS_PER_REQUEST_MAX,
     SchemaRecord,
@@ -33,7 +32,6 @@ from sparklog.security.acls import Operation
 
 REQUEST_S = 30.0
 """Longest time in s in which a request is repeated, while the log has no leader or others change the registry."""
-PAUSE_S = 0.05
 QUERY_FIELDS_MAX = 20
 
 
@@ -45,13 +43,10 @@ class Answer(NamedTuple):
 
 
 class SchemaService:
-    """Answers requests. Event-loop thread only; schemas are parsed on a thread, one request at a time."""
+    """Answers requests. Event-loop thread only."""
 
-    def __init__(self) -> None:
-        self._state = RegistryState()
-        self._schemas = ParsedSchemas()
-        self._parsing = asyncio.Lock()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="schemas")
+    def __init__(self, log: RegistryLog) -> None:
+        self._log = log
 
     async def answer(self, broker: BrokerConnection, method: str, target: str, body: bytes) -> Answer:
         """Answer one request of the client of a connection."""
@@ -79,7 +74,7 @@ class SchemaService:
         if route.scope is Scope.VISIBLE:
             request = request._replace(visible=await self._visible(broker, request))
         while True:
-            state = self._state
+            state = self._log.state
             outcome = await self._run(route, state, request)
             if not outcome.records or await self._append(broker, route, topics, outcome.records, state.offset):
                 return outcome.body
@@ -87,17 +82,11 @@ class SchemaService:
 
     async def _run(self, route: Route, state: RegistryState, request: Request) -> Outcome:
         if not route.has_schema:
-            return route.run(state, self._schemas, request)
-        async with self._parsing:
-            loop = asyncio.get_running_loop()
-            job = loop.run_in_executor(self._thread, route.run, state, self._schemas, request)
-            try:
-                return await asyncio.shield(job)
-            except asyncio.CancelledError:
-                await asyncio.wait([job])  # the next request waits for the end of this work
-                raise
-            except InvalidConfigError as e:  # a library is missing
-                raise RegistryError(STORE_FAILED, str(e)) from None
+            return route.run(state, self._log.schemas, request)
+        try:
+            return await self._log.run(partial(route.run, state, self._log.schemas, request))
+        except InvalidConfigError as e:  # a library is missing
+            raise RegistryError(STORE_FAILED, str(e)) from None
 
     # -- the log
 
@@ -105,30 +94,30 @@ class SchemaService:
         """Bring the state up to date. Raises RegistryError if the client lacks the permission."""
         is_on_cluster = route.scope is Scope.CLUSTER
         operation = route.operation.value if topics or is_on_cluster else ""
-        request = SchemaRecordsRequest(self._state.offset, operation, list(topics), is_on_cluster)
-        _check_permitted(await self._exchange(broker, request), route)
+        request = SchemaRecordsRequest(self._log.state.offset, operation, list(topics), is_on_cluster)
+        _check_permitted(await self._log.exchange(broker, request), route)
 
     async def _append(
         self, broker: BrokerConnection, route: Route, topics: list[str], records: Iterable[Record], end: int
     ) -> bool:
         """Append records if the log still ends at `end`, and return True if they were appended."""
         request = SchemaRecordsRequest(
-            self._state.offset,
+            self._log.state.offset,
             route.operation.value,
             topics,
             route.scope is Scope.CLUSTER,
             end,
             [SchemaRecord(key, value) for key, value in records],
         )
-        answer = await self._exchange(broker, request)
+        answer = await self._log.exchange(broker, request)
         _check_permitted(answer, route)
         return answer.is_appended
 
     async def _visible(self, broker: BrokerConnection, request: Request) -> set[str]:
         """Return the subjects, of those that the request is about, that the client may describe."""
-        subjects: Iterable[str] = self._state.subjects
+        subjects: Iterable[str] = self._log.state.subjects
         if request.schema_id:
-            subjects = {subject for subject, _, _ in self._state.users(request.schema_id)}
+            subjects = {subject for subject, _, _ in self._log.state.users(request.schema_id)}
         by_topic: dict[str, list[str]] = {}
         for subject in subjects:
             by_topic.setdefault(topic_of(subject), []).append(subject)
@@ -136,48 +125,12 @@ class SchemaService:
         topics = list(by_topic)
         for start in range(0, len(topics), SUBJECTS_PER_REQUEST_MAX):
             part = topics[start : start + SUBJECTS_PER_REQUEST_MAX]
-            answer = await self._exchange(
-                broker, SchemaRecordsRequest(self._state.offset, Operation.DESCRIBE.value, part)
+            answer = await self._log.exchange(
+                broker, SchemaRecordsRequest(self._log.state.offset, Operation.DESCRIBE.value, part)
             )
             for topic, result in zip(part, answer.results, strict=True):
                 visible.update(by_topic[topic] if not result.error_code else ())
         return visible
-
-    async def _exchange(self, broker: BrokerConnection, request: SchemaRecordsRequest) -> SchemaRecordsResponse:
-        """Send a request, and read the log to its end. Returns the first answer. Raises the broker's errors."""
-        first = answer = await self._ask(broker, request)
-        while True:
-            try:
-                self._apply(request.from_offset, answer)
-            finally:
-                broker.release()  # a large answer holds memory of the gateway
-            if self._state.offset >= answer.end_offset:
-                return first
-            request = SchemaRecordsRequest(self._state.offset)
-            answer = await self._ask(broker, request)
-
-    async def _ask(self, broker: BrokerConnection, request: SchemaRecordsRequest) -> SchemaRecordsResponse:
-        """Send a request, and repeat it while its error passes. A repeated append takes effect once, because the first
-        one moves the log's end."""
-        while True:
-            try:
-                return await broker.ask(Api.SCHEMA_RECORDS, request, SchemaRecordsResponse)
-            except SparklogError as e:
-                if not e.retriable or broker.closed or request.records:
-                    raise
-            await asyncio.sleep(PAUSE_S)
-
-    def _apply(self, from_offset: int, answer: SchemaRecordsResponse) -> None:
-        """Apply the records of an answer, unless those of another answer came first."""
-        if answer.next_offset < from_offset:  # the log has lost records that the state has
-            self._state = RegistryState()
-        elif from_offset == self._state.offset:
-            records = [(one.key, one.value) for one in answer.records]
-            self._state = self._state.replay(records, answer.next_offset)
-
-    def close(self) -> None:
-        """Stop the thread after its present work."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def _check_permitted(answer: SchemaRecordsResponse, route: Route) -> None:

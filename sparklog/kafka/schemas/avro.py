@@ -34,6 +34,17 @@ PROMOTIONS = frozenset(
 """Pairs of the writer's and the reader's type that a reader converts."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _INTEGERS = {"int": 2**31, "long": 2**63}
+_LOGICAL = {
+    "int": ("date", "time-millis"),
+    "long": (
+        "time-micros",
+        "timestamp-millis",
+        "timestamp-micros",
+        "local-timestamp-millis",
+        "local-timestamp-micros",
+    ),
+}
+"""Logical types of numbers, by their kinds."""
 _ATTRIBUTES = ("type", "name", "fields", "symbols", "items", "values", "size")
 _MISSING = object()
 
@@ -45,6 +56,8 @@ class AvroField(Struct, eq=False):
     type: AvroType
     aliases: tuple[str, ...] = ()
     has_default: bool = False
+    default: Any = None
+    """The default as the schema's JSON has it."""
 
 
 class AvroType(Struct, eq=False):
@@ -58,11 +71,13 @@ class AvroType(Struct, eq=False):
     fields: tuple[AvroField, ...] = ()
     symbols: dict[str, None] = {}
     """The symbols of an enum, in their order."""
-    has_default: bool = False
-    """True for an enum with a default."""
+    default: str | None = None
+    """The default of an enum."""
     size: int = 0
     decimal: tuple[int, int] | None = None
     """Precision and scale of a decimal."""
+    logical: str = ""
+    """Logical type of an int or long; "" for none, and for one that Avro does not define for the kind."""
     inner: tuple[AvroType, ...] = ()
     """Type of the items or values; branches of a union."""
 
@@ -130,6 +145,8 @@ class _Parser:
         parsed = self.type(kind, namespace, f"{path}/type", depth + 1)
         if source.get("logicalType") == "decimal" and parsed.kind == "bytes":
             return AvroType("bytes", decimal=_decimal(source, None))
+        if source.get("logicalType") in _LOGICAL.get(parsed.kind, ()):
+            return AvroType(parsed.kind, logical=source["logicalType"])
         return parsed
 
     def _named(self, name: str, namespace: str, path: str) -> AvroType:
@@ -181,7 +198,7 @@ class _Parser:
         if default is not _MISSING and not _fits(default, parsed, 0):
             raise _error(path, f"the default {_short(default)} is no value of the field's type {parsed.short_name}")
         aliases = tuple(_texts(source.get("aliases", []), f"{path}/aliases"))
-        return AvroField(name, parsed, aliases, default is not _MISSING)
+        return AvroField(name, parsed, aliases, default is not _MISSING, None if default is _MISSING else default)
 
     def _enum(self, source: dict[str, Any], namespace: str, path: str) -> AvroType:
         parsed, _ = self._define("enum", source, namespace, path)
@@ -193,7 +210,7 @@ class _Parser:
         default = source.get("default")
         if default is not None and default not in symbols:
             raise _error(path, f"the default {_short(default)} is none of the enum's symbols")
-        parsed.symbols, parsed.has_default = dict.fromkeys(symbols), default is not None
+        parsed.symbols, parsed.default = dict.fromkeys(symbols), default
         return parsed
 
     def _fixed(self, source: dict[str, Any], namespace: str, path: str) -> AvroType:
@@ -360,7 +377,7 @@ def _compare_named(reader: AvroType, writer: AvroType, path: str, to: Comparison
             to.report("FIXED_SIZE_MISMATCH", f"{path}/size", f"the reader's {reader.size} is not {writer.size}")
     elif reader.kind == "enum":
         missing = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
-        if missing and not reader.has_default:
+        if missing and reader.default is None:
             names = ", ".join(missing[:10])
             to.report("MISSING_ENUM_SYMBOLS", f"{path}/symbols", f"the reader has no default, and not {names}")
     else:

@@ -22,6 +22,7 @@ from sparklog.kafka.records.decode import decode_records
 from sparklog.kafka.records.errors import UnsupportedCodecError
 from tests.support.cases import for_each
 from tests.support.kafka_wire import batch_of
+from tests.unit.gateway.registry_schemas import FixedSchemas
 
 CODECS = (NONE, GZIP, SNAPPY, LZ4, ZSTD)
 ROOM = 1 << 24
@@ -37,13 +38,13 @@ def stored(topic: TopicInfo, codec: int, values: list[bytes | None] = VALUES) ->
     ((head, view),) = iterate_batches(memoryview(batch_of(data, len(values), codec=codec)))
     if topic.is_envelope:
         return broker_batch(head, view, topic, ROOM)
-    return typed_batch(head, view, topic, ROOM, 0)
+    return typed_batch(head, view, topic, ROOM, 0, FixedSchemas())
 
 
 def answered(topic: TopicInfo, *batches: memoryview, **more: Any) -> list[tuple[int, list[bytes | None]]]:
     """The codec and the values of each batch that a consumer gets."""
     data = memoryview(b"".join(batches))
-    rows_of = as_they_are if topic.is_envelope else TypedRows(topic)
+    rows_of = as_they_are if topic.is_envelope else TypedRows(topic, FixedSchemas())
     codec = codec_of_topic(topic.compression_type)
     parts = client_batches(data, topic.schema_of, rows_of, codec=codec, **more)
     found = []

@@ -44,6 +44,7 @@ from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import FetchResponse, FetchResult
 from sparklog.settings import MIB
 from tests.support.waiting import PATIENCE_S
+from tests.unit.gateway.registry_schemas import FixedSchemas
 
 TOPIC_BYTES_MAX = 16 * MIB
 """Largest batch of the tests' topic after decompression."""
@@ -119,6 +120,7 @@ def session_of(conversions: Conversions, broker: Broker, limits: Limits, info: T
         topics=Topics(info or topic()),
         conversions=conversions,
         limits=limits,
+        schemas=FixedSchemas(),
         time_slices=time_slices,
         refusals=Refusals(time.monotonic),
     )
@@ -363,7 +365,9 @@ def test_a_batch_with_much_json_is_answered_in_pieces(monkeypatch: pytest.Monkey
     offset, pieces, values = 0, 0, []
     while offset < rows.num_rows:
         batch = b"".join(
-            client_batches(data, topic(texts).schema_of, typed.TypedRows(topic(texts)), start_offset=offset)
+            client_batches(
+                data, topic(texts).schema_of, typed.TypedRows(topic(texts), FixedSchemas()), start_offset=offset
+            )
         )
         ((head, records),) = iterate_batches(memoryview(batch))
         values += decode.decode_records(records, head.record_count, 0).column(1).to_pylist()
@@ -373,7 +377,7 @@ def test_a_batch_with_much_json_is_answered_in_pieces(monkeypatch: pytest.Monkey
     assert [len(json.loads(value)["s"]) for value in values] == [10, 1_000, 10, 1_000, 10, 1_000, 10, 1_000, 10]
     monkeypatch.setattr(typed, "JSON_BYTES_MAX", 5_000)
     with pytest.raises(MessageTooLargeError, match="bytes of JSON, at most 5000 are answered"):
-        client_batches(data, topic(texts).schema_of, typed.TypedRows(topic(texts)), start_offset=1)
+        client_batches(data, topic(texts).schema_of, typed.TypedRows(topic(texts), FixedSchemas()), start_offset=1)
 
 
 def test_no_further_batch_is_converted_beyond_the_limit_of_an_answer() -> None:

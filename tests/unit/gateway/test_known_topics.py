@@ -24,6 +24,7 @@ from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProduceResponse, ProduceResult
 from sparklog.protocol.topic_messages import MetadataResponse, PartitionState, SchemaVersion, TopicState
 from tests.support.kafka_wire import batch_of_values, produce_body
+from tests.unit.gateway.registry_schemas import FixedSchemas
 
 REFUSED = 20
 
@@ -70,6 +71,7 @@ def session_of(broker: Broker) -> Any:
         topics=Topics(time.monotonic),
         conversions=Conversions(GatewayMemory(limits)),
         limits=limits,
+        schemas=FixedSchemas(),
         addresses=lambda *_: {},
         time_slices=LoopTimeSlices(asyncio.get_running_loop(), clock=time.monotonic),
         refusals=Refusals(time.monotonic),

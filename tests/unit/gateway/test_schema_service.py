@@ -9,6 +9,7 @@ from typing import Any, cast
 from sparklog.errors import BrokerNotAvailableError, CoordinatorNotAvailableError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.rest.service import SchemaService
+from sparklog.gateway.schemas.registry_log import RegistryLog
 from sparklog.protocol.schema_messages import SchemaRecordsRequest, SchemaRecordsResponse, SubjectTopic
 
 
@@ -53,7 +54,7 @@ class Log:
 
 def test_two_gateways_at_once_issue_distinct_ids() -> None:
     async def scenario() -> None:
-        log, services = Log(), [SchemaService(), SchemaService()]
+        log, services = Log(), [SchemaService(RegistryLog()), SchemaService(RegistryLog())]
         names = [f"s{i}" for i in range(10)]
         texts = [json.dumps({"type": "fixed", "name": f"F{i}", "size": i}) for i in range(10)]
         work = [log.register(services[i % 2], names[i], texts[i]) for i in range(10)]
@@ -62,33 +63,33 @@ def test_two_gateways_at_once_issue_distinct_ids() -> None:
         assert same == [11, 11]
         for service in services:
             assert (await log.request(service, "GET", "/subjects")).body == sorted([*names, "same"])
-            service.close()
+            service._log.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_log_that_has_lost_records_is_read_again() -> None:
     async def scenario() -> None:
-        log, service = Log(), SchemaService()
+        log, service = Log(), SchemaService(RegistryLog())
         await log.register(service, "a", '"int"')
         await log.register(service, "b", '"long"')
         del log.records[3:]
         assert (await log.request(service, "GET", "/subjects")).body == ["a"]
         assert await log.register(service, "c", '"string"') == 2
-        service.close()
+        service._log.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_reads_are_repeated_and_failed_changes_are_reported() -> None:
     async def scenario() -> None:
-        log, service = Log(), SchemaService()
+        log, service = Log(), SchemaService(RegistryLog())
         log.errors = [CoordinatorNotAvailableError("no leader"), CoordinatorNotAvailableError("no leader")]
         assert (await log.request(service, "GET", "/subjects")).body == []
         log.errors = [BrokerNotAvailableError("gone")]
         log.closed = True
         answer = await log.request(service, "GET", "/subjects")
         assert (answer.status, answer.body["error_code"]) == (500, 50001)
-        service.close()
+        service._log.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -22,6 +22,7 @@ from sparklog.kafka.records import batch_v2
 from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
 from tests.support.cases import for_each
 from tests.support.clients import info
+from tests.unit.gateway.registry_schemas import FixedSchemas
 
 SCHEMA = pa.schema([("id", pa.int64()), ("zone", pa.string()), ("name", pa.string())])
 ONE = info(SCHEMA, 1, ("id",), kafka_key_format="json")
@@ -34,7 +35,7 @@ def batch_of(records: Sequence[Record], topic: TopicInfo, partition: int = 0) ->
     keys, values = zip(*records, strict=True)
     data = write_small(list(keys), list(values), [0] * len(records))
     head = batch_v2.BatchV2(0, 0, 0, 2, 0, 0, len(keys) - 1, 0, 0, -1, -1, -1, len(keys))
-    return typed_batch(head, memoryview(data), topic, 1 << 24, partition)
+    return typed_batch(head, memoryview(data), topic, 1 << 24, partition, FixedSchemas())
 
 
 def stored(records: Sequence[Record], topic: TopicInfo, partition: int = 0) -> list[dict[str, Any]]:
@@ -183,7 +184,7 @@ ROWS = pa.RecordBatch.from_pylist([row(5, "a", "x"), row(6, "b"), row(None, None
 
 def sent(topic: TopicInfo) -> tuple[list[Any], list[Any]]:
     header: BatchHeader = decode_header(batch_of([(None, b'{"id":1,"zone":"z"}')], info(SCHEMA, 1)), 0)
-    rows = TypedRows(topic)(ROWS, header)
+    rows = TypedRows(topic, FixedSchemas())(ROWS, header)
     return rows.column("key").to_pylist(), rows.column("value").to_pylist()
 
 

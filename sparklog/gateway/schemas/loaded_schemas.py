@@ -1,0 +1,124 @@
+"""The schemas that the conversion of records uses, loaded from the registry before they are used.
+
+Conversions run on threads, and the registry is behind a connection. So a conversion that lacks a schema ends with
+SchemasNotLoadedError; the handler loads the schema, and converts again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
+
+from sparklog.errors import BrokerNotAvailableError
+from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
+from sparklog.gateway.schemas.registry_log import RegistryLog
+from sparklog.gateway.schemas.state import RegistryState
+from sparklog.kafka.schemas.errors import RegistryError
+from sparklog.kafka.schemas.schema_types import Parsed
+from sparklog.kafka.values.schemas import SchemasNotLoadedError
+
+SCHEMAS_KEPT_MAX = 500
+SUBJECTS_KEPT_MAX = 10_000
+NEWEST_S = 5.0
+"""Age in s after which the newest schema of a subject is looked up again."""
+MISSING_S = 0.2
+"""Age in s after which an id without a schema is looked up again."""
+LOAD_S = 10.0
+"""Longest wait for the registry's log in s; a client sends its records again after its error."""
+
+
+class _Newest(NamedTuple):
+    """The newest schema of a subject at a time."""
+
+    loaded_s: float
+    schema_id: int | None
+
+
+class LoadedSchemas:
+    """Schemas by their ids, and the newest ids of subjects; a `Schemas` of `sparklog.kafka.values`. Threads read, and
+    the event-loop thread loads."""
+
+    def __init__(self, log: RegistryLog, clock_s: Callable[[], float]) -> None:
+        self._log = log
+        self._clock_s = clock_s
+        self._schemas: OrderedDict[int, Parsed] = OrderedDict()
+        self._missing: dict[int, float] = {}
+        """Times of the look-ups of ids without a schema."""
+        self._subjects: OrderedDict[str, _Newest] = OrderedDict()
+        self._offset = 0
+        """Offset of the registry's state in the last load."""
+
+    def schema_of(self, schema_id: int) -> Parsed | None:
+        """Return the schema of an id; None if the registry has none. Raises SchemasNotLoadedError."""
+        schema = self._schemas.get(schema_id)
+        if schema is None and self._clock_s() - self._missing.get(schema_id, -MISSING_S) >= MISSING_S:
+            raise SchemasNotLoadedError([schema_id])
+        return schema
+
+    def newest(self, subject: str) -> tuple[int, Parsed] | None:
+        """Return the newest schema of a subject with its id; None without one. Raises SchemasNotLoadedError."""
+        newest = self._subjects.get(subject)
+        if newest is None or self._clock_s() - newest.loaded_s >= NEWEST_S:
+            raise SchemasNotLoadedError(subjects=[subject])
+        if newest.schema_id is None:
+            return None
+        schema = self._schemas.get(newest.schema_id)
+        if schema is None:
+            raise SchemasNotLoadedError([newest.schema_id], [subject])
+        return newest.schema_id, schema
+
+    async def load(self, broker: BrokerConnection, missing: SchemasNotLoadedError) -> None:
+        """Load schemas. Raises BrokerNotAvailableError if the registry's log does not answer, and the broker's
+        errors."""
+        try:
+            async with asyncio.timeout(LOAD_S):
+                state = await self._log.refresh(broker)
+        except TimeoutError:
+            raise BrokerNotAvailableError(f"the log of the schema registry has not answered in {LOAD_S:g} s") from None
+        now_s = self._clock_s()
+        ids: set[int | None] = set(missing.ids)
+        subjects = set(missing.subjects)
+        if state.offset != self._offset:
+            subjects.update(self._subjects)
+        self._offset = state.offset
+        newest = {subject: _newest_id(state, subject) for subject in subjects}
+        ids.update(newest[subject] for subject in missing.subjects)
+        unread = {schema_id for schema_id in ids if schema_id is not None} - self._schemas.keys()
+        parsed = await self._log.run(partial(_parse, self._log.schemas, state, unread)) if unread else {}
+        self._missing = {i: at_s for i, at_s in self._missing.items() if now_s - at_s < MISSING_S}
+        self._missing |= dict.fromkeys(unread - parsed.keys(), now_s)
+        self._schemas |= parsed
+        self._subjects |= {subject: _Newest(now_s, schema_id) for subject, schema_id in newest.items()}
+        while len(self._schemas) > SCHEMAS_KEPT_MAX:
+            self._schemas.popitem(last=False)
+        while len(self._subjects) > SUBJECTS_KEPT_MAX:
+            self._subjects.popitem(last=False)
+
+    async def has_changed(self, broker: BrokerConnection, subject: str) -> bool:
+        """Return True if a subject has another newest schema than at its last look-up. Raises as `load`."""
+        former = self._subjects.get(subject)
+        if former is not None and self._clock_s() - former.loaded_s < MISSING_S:
+            return False
+        await self.load(broker, SchemasNotLoadedError(subjects=[subject]))
+        return former is None or self._subjects[subject].schema_id != former.schema_id
+
+
+def _newest_id(state: RegistryState, subject: str) -> int | None:
+    versions = state.active(subject)
+    return versions[max(versions)].schema_id if versions else None
+
+
+def _parse(schemas: ParsedSchemas, state: RegistryState, ids: Iterable[int]) -> dict[int, Parsed]:
+    """Return the parsed schemas of those ids that the registry has."""
+    parsed = {}
+    for schema_id in ids:
+        if schema_id in state.schemas:
+            try:
+                parsed[schema_id] = schemas.stored(state, schema_id)
+            except RegistryError:
+                continue
+    return parsed

@@ -1,0 +1,132 @@
+"""Records in Confluent's framing as rows of a schema.
+
+1. `framing` takes the ids of the schemas off.
+2. The records of each id are decoded at once: one `take` brings them together, and one brings the rows back in order.
+3. The schema of the id is the writer's; the newest one of the topic's subject is the reader's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.errors import SchemaMismatchError
+from sparklog.format.schema import null_column
+from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
+from sparklog.kafka.records.varints import Array
+from sparklog.kafka.schemas.avro import AvroSchema
+from sparklog.kafka.schemas.schema_types import Parsed
+from sparklog.kafka.values.avro_bytes import Space
+from sparklog.kafka.values.avro_columns import resolve
+from sparklog.kafka.values.avro_records import read_avro
+from sparklog.kafka.values.framing import split_frames
+from sparklog.kafka.values.schemas import Schemas, SchemasNotLoadedError
+
+SCHEMAS_PER_BATCH_MAX = 100
+AVRO, PROTOBUF, JSON_SCHEMA = "avro", "protobuf", "json-schema"
+FRAMED_FORMATS = (AVRO, PROTOBUF, JSON_SCHEMA)
+
+
+class Rows(NamedTuple):
+    """Decoded rows."""
+
+    batch: pa.RecordBatch
+    dropped: Mapping[str, int]
+    """Number of records with a field that the newest schema does not have, by the field's path."""
+
+
+class Target(NamedTuple):
+    """The rows into which records are decoded."""
+
+    topic: str
+    """Name of the topic, for errors."""
+    form: str
+    """One of FRAMED_FORMATS."""
+    columns: pa.Schema
+    subject: str
+    """Subject of the reader's schema."""
+    part: str = "value"
+    """The part of the records that is decoded: value or key."""
+
+
+def read_framed(values: Any, is_empty: Array, target: Target, schemas: Schemas, rows_bytes_max: int) -> Rows:
+    """Decode values. `values`: array of binary. `is_empty`: True for each record without a value whose row has nulls.
+    Raises InvalidRecordError; MessageTooLargeError; SchemasNotLoadedError."""
+    frames = split_frames(values)
+    refused = {i: f"record {i}: {reason}" for i, reason in frames.refused.items()}
+    for i in np.flatnonzero((frames.ids < 0) & ~is_empty)[:RECORDS_NAMED_MAX].tolist():
+        refused.setdefault(i, f"record {i} has no {target.part}: topic {target.topic!r} takes {target.form}")
+    ids = np.unique(frames.ids[frames.ids >= 0]).tolist()
+    if len(ids) > SCHEMAS_PER_BATCH_MAX:
+        first = int(np.flatnonzero(frames.ids >= 0)[0])
+        raise InvalidRecordError(
+            {first: f"the batch has {len(ids)} schema ids, at most {SCHEMAS_PER_BATCH_MAX} are allowed"}
+        )
+    writers, reader = _load(ids, target.subject, schemas)
+    groups: list[tuple[Array, list[Any]]] = []
+    dropped: dict[str, int] = {}
+    space = Space(rows_bytes_max)
+    for schema_id, writer in writers.items():
+        places = np.flatnonzero(frames.ids == schema_id)
+        payloads = frames.payloads if len(places) == len(values) else frames.payloads.take(pa.array(places))
+        try:
+            columns, faults, lost = _decode(payloads, schema_id, writer, reader, target, space)
+        except SchemaMismatchError as e:
+            columns, faults, lost = [], dict.fromkeys(range(min(len(places), RECORDS_NAMED_MAX)), str(e)), ()
+        dropped.update({path: dropped.get(path, 0) + len(places) for path in lost})
+        groups.append((places, columns))
+        for row, reason in faults.items():
+            place = int(places[row])
+            refused[place] = f"record {place} does not fit the topic {target.topic!r} (schema {schema_id}): {reason}"
+    if refused:
+        raise InvalidRecordError(dict(islice(sorted(refused.items()), RECORDS_NAMED_MAX)))
+    return Rows(_in_order(groups, len(values), target.columns), dropped)
+
+
+def _load(ids: list[int], subject: str, schemas: Schemas) -> tuple[dict[int, Parsed | None], Parsed | None]:
+    """Return the schemas of the ids, and the reader's. Raises SchemasNotLoadedError with all that are missing."""
+    writers: dict[int, Parsed | None] = {}
+    missing: set[int] = set()
+    for schema_id in ids:
+        try:
+            writers[schema_id] = schemas.schema_of(schema_id)
+        except SchemasNotLoadedError as e:
+            missing |= e.ids
+    try:
+        newest = schemas.newest(subject)
+    except SchemasNotLoadedError as e:
+        raise SchemasNotLoadedError(missing, e.subjects) from None
+    if missing:
+        raise SchemasNotLoadedError(missing)
+    return writers, None if newest is None else newest[1]
+
+
+def _decode(
+    payloads: Any, schema_id: int, writer: Parsed | None, reader: Parsed | None, target: Target, space: Space
+) -> tuple[list[Any], dict[int, str], tuple[str, ...]]:
+    """Return columns, reasons by index, and the paths of dropped fields. Raises SchemaMismatchError if no record of the
+    writer's schema fits; MessageTooLargeError."""
+    if writer is None:
+        raise SchemaMismatchError("the registry has no schema of this id: register it, or correct the id")
+    if not isinstance(writer, AvroSchema) or target.form != AVRO:
+        raise SchemaMismatchError(f"the schema is of another type: the topic takes {target.form}")
+    plan = resolve(writer.type, reader.type if isinstance(reader, AvroSchema) else None, target.columns, space)
+    columns, faults = read_avro(payloads, writer.type, plan, space)
+    return columns, faults, plan.dropped
+
+
+def _in_order(groups: list[tuple[Array, list[Any]]], count: int, columns: pa.Schema) -> pa.RecordBatch:
+    """Return the rows of all groups in the order of their records; other records have nulls."""
+    if len(groups) == 1 and len(groups[0][0]) == count:
+        return pa.RecordBatch.from_arrays(groups[0][1], schema=columns)
+    if not groups:
+        return pa.RecordBatch.from_arrays([null_column(count, f.type) for f in columns], schema=columns)
+    place = np.full(count, -1, np.int64)
+    place[np.concatenate([places for places, _ in groups])] = np.arange(sum(len(places) for places, _ in groups))
+    order = pa.array(place, mask=place < 0)
+    arrays = [pa.concat_arrays(parts).take(order) for parts in zip(*(group[1] for group in groups), strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)

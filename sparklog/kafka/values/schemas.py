@@ -1,0 +1,48 @@
+"""The registry as the decoders and encoders of records need it: schemas by their ids and subjects."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from sparklog.errors import BrokerNotAvailableError
+from sparklog.kafka.schemas.schema_types import Parsed
+
+
+class SchemasNotLoadedError(BrokerNotAvailableError):
+    """Schemas are not in memory. The caller loads them from the registry, and decodes again."""
+
+    def __init__(self, ids: Collection[int] = (), subjects: Collection[str] = ()) -> None:
+        names = [*map(str, sorted(ids)), *sorted(subjects)]
+        super().__init__(f"schemas are not loaded: {', '.join(names):.200}")
+        self.ids = frozenset(ids)
+        self.subjects = frozenset(subjects)
+
+    @classmethod
+    def of(cls, errors: Iterable[SchemasNotLoadedError]) -> SchemasNotLoadedError:
+        """Return one error for the schemas of several."""
+        several = list(errors)
+        return cls(
+            frozenset[int]().union(*(one.ids for one in several)),
+            frozenset[str]().union(*(one.subjects for one in several)),
+        )
+
+
+class Schemas(Protocol):
+    """The loaded schemas of a registry. Any thread can call the methods."""
+
+    def schema_of(self, schema_id: int) -> Parsed | None:
+        """Return the schema of an id; None if the registry has none. Raises SchemasNotLoadedError."""
+
+    def newest(self, subject: str) -> tuple[int, Parsed] | None:
+        """Return the newest schema of a subject with its id; None without one. Raises SchemasNotLoadedError."""
+
+
+def value_subject(topic: str) -> str:
+    """Return the subject of the schemas of a topic's values."""
+    return f"{topic}-value"
+
+
+def key_subject(topic: str) -> str:
+    """Return the subject of the schemas of a topic's keys."""
+    return f"{topic}-key"

@@ -1,0 +1,156 @@
+"""Records of confluent-kafka's serializers become columns of a typed topic, and consumers read them in their format."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+import sparklog
+from sparklog.client.local import LocalBroker
+from tests.support.waiting import PATIENCE_S
+
+TRIP: dict[str, Any] = {
+    "type": "record",
+    "name": "Trip",
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "zone", "type": ["null", "string"], "default": None},
+        {"name": "fare", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "stops", "type": {"type": "array", "items": "string"}},
+        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["OPEN", "DONE"]}},
+    ],
+}
+COLUMNS = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("zone", pa.string()),
+        ("fare", pa.decimal128(9, 2)),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("stops", pa.list_(pa.string())),
+        ("state", pa.string()),
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
+    with sparklog.start_local(tmp_path_factory.mktemp("values") / "data", kafka=True) as local:
+        yield local
+
+
+@pytest.fixture(scope="module")
+def admin(broker: LocalBroker) -> Iterator[sparklog.Admin]:
+    with sparklog.Admin(broker.bootstrap_servers) as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def registry(broker: LocalBroker) -> Iterator[SchemaRegistryClient]:
+    with SchemaRegistryClient({"url": broker.schema_registry_url}) as own:
+        yield own
+
+
+def trip(i: int) -> dict[str, Any]:
+    zone = None if i % 2 else f"zone {i}"
+    fare, at = Decimal(i) / 4, datetime(2020, 1, 1, 0, 0, i % 60, tzinfo=UTC)
+    return {"id": i, "zone": zone, "fare": fare, "at": at, "stops": ["a"] * (i % 3), "state": "DONE"}
+
+
+def send(broker: LocalBroker, topic: str, serialize: Any, values: list[Any]) -> list[str]:
+    """Send values, and return the reasons of the refused ones."""
+    errors: list[str] = []
+    producer = Producer({"bootstrap.servers": broker.kafka_bootstrap_servers, "linger.ms": 50})
+    for value in values:
+        data = value if isinstance(value, bytes) else serialize(value, SerializationContext(topic, MessageField.VALUE))
+        producer.produce(topic, data, on_delivery=lambda e, m: errors.append(e.name()) if e else None)
+    assert producer.flush(PATIENCE_S) == 0
+    return errors
+
+
+def read(broker: LocalBroker, topic: str, count: int, deserialize: Callable[[bytes], Any]) -> list[Any]:
+    settings = {"bootstrap.servers": broker.kafka_bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest"}
+    consumer, values = Consumer(settings), list[Any]()
+    try:
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + PATIENCE_S
+        while len(values) < count and time.monotonic() < deadline:
+            record = consumer.poll(1)
+            if record is not None and record.error() is None:
+                values.append(deserialize(record.value() or b""))
+    finally:
+        consumer.close()
+    return values
+
+
+def rows_of(broker: LocalBroker, topic: str) -> list[dict[str, Any]]:
+    return sparklog.read_table(broker.bootstrap_servers, topic).to_pylist()
+
+
+def test_avro_of_unchanged_clients_is_columns(
+    broker: LocalBroker, admin: sparklog.Admin, registry: SchemaRegistryClient
+) -> None:
+    admin.create_topic("trips", 1, COLUMNS, configs={"kafka.value.format": "avro"})
+    trips = [trip(i) for i in range(300)]
+    serialize = AvroSerializer(registry, json.dumps(TRIP))
+    assert send(broker, "trips", serialize, trips) == []
+    columns = list(COLUMNS.names)
+    assert [{name: row[name] for name in columns} for row in rows_of(broker, "trips")] == trips
+    deserialize = AvroDeserializer(registry)
+    context = SerializationContext("trips", MessageField.VALUE)
+    assert read(broker, "trips", 300, lambda data: deserialize(data, context)) == trips
+
+
+def test_a_renamed_field_with_an_alias_and_a_new_one_with_a_default(
+    broker: LocalBroker, admin: sparklog.Admin, registry: SchemaRegistryClient
+) -> None:
+    def record(*fields: Any) -> str:
+        return json.dumps({"type": "record", "name": "R", "fields": list(fields)})
+
+    old = record({"name": "n", "type": "int"}, {"name": "before", "type": "string"})
+    new = record(
+        {"name": "n", "type": "long"},
+        {"name": "after", "type": "string", "aliases": ["before"]},
+        {"name": "more", "type": "string", "default": "none"},
+    )
+    admin.create_topic("renamed", 1, "n BIGINT, after STRING, more STRING", configs={"kafka.value.format": "avro"})
+    old_serialize = AvroSerializer(registry, old)
+    assert send(broker, "renamed", old_serialize, [{"n": 0, "before": "x"}]) != []
+    registry.set_compatibility("renamed-value", level="NONE")
+    registry.register_schema("renamed-value", Schema(new, "AVRO"))
+    assert send(broker, "renamed", AvroSerializer(registry, new), [{"n": 2, "after": "z", "more": "m"}]) == []
+    assert send(broker, "renamed", old_serialize, [{"n": 1, "before": "y"}]) == []
+    assert [(row["n"], row["after"], row["more"]) for row in rows_of(broker, "renamed")] == [
+        (2, "z", "m"),
+        (1, "y", "none"),
+    ]
+
+
+def test_records_that_do_not_fit_are_refused(
+    broker: LocalBroker, admin: sparklog.Admin, registry: SchemaRegistryClient
+) -> None:
+    admin.create_topic("strict", 1, "n INT", configs={"kafka.value.format": "avro"})
+    schema = json.dumps({"type": "record", "name": "S", "fields": [{"name": "n", "type": "int"}]})
+    serialize = AvroSerializer(registry, schema)
+    data = serialize({"n": 70_000}, SerializationContext("strict", MessageField.VALUE))
+    assert isinstance(data, bytes)
+    other = AvroSerializer(
+        registry, schema.replace("int", "string"), conf={"subject.name.strategy": lambda c, n: "other"}
+    )
+    cases = [b"", b"{}", b"\0\0\0\xff\xff" + data[5:], data[:-1], data + b"\0"]
+    for case in cases:
+        assert send(broker, "strict", None, [case]) == ["INVALID_RECORD"], case
+    assert send(broker, "strict", other, [{"n": "x"}]) == ["INVALID_RECORD"]
+    assert send(broker, "strict", None, [data]) == []
+    assert [row["n"] for row in rows_of(broker, "strict")] == [70_000]
