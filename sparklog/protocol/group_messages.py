@@ -21,6 +21,7 @@ from sparklog.protocol.base import (
 )
 
 REGEX_CHARS_MAX = 10_000
+RESERVE_MS_MAX = 1_800_000
 
 
 class FindCoordinatorRequest(Message):
@@ -94,6 +95,9 @@ class GroupHeartbeatRequest(Message):
     topic_regex: Annotated[str, Meta(max_length=REGEX_CHARS_MAX)] | None = None
     """Regular expression (RE2) of further topics. It matches whole names of topics that the member can describe. "":
     none from now on; None: unchanged."""
+    reserve_ms: Annotated[int, Meta(ge=-1, le=RESERVE_MS_MAX)] = -1
+    """Set by Kafka's gateway. Above 0: time in ms for which it has classic members of the group, so that no member can
+    join; 0: it has none, and the reservation ends."""
 
 
 class GroupHeartbeatResponse(Message):

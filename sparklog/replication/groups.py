@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from sparklog.errors import (
+    CoordinatorLoadingError,
     FencedLeaderEpochError,
     FencedMemberEpochError,
     GroupIdNotFoundError,
@@ -33,6 +34,7 @@ from sparklog.errors import (
 from sparklog.protocol import group_messages as m
 from sparklog.replication import group_records as records
 from sparklog.replication.group_membership import (
+    EPOCH_JOIN,
     STATE_EMPTY,
     Group,
     GroupConfig,
@@ -61,6 +63,13 @@ class Step(NamedTuple, Generic[A]):
     records: list[Record]
 
 
+class Reservation(NamedTuple):
+    """A group that has classic members at Kafka's gateway. `is_requested`: True if a member waits to join it."""
+
+    until_ms: int
+    is_requested: bool = False
+
+
 class Matching(NamedTuple):
     """The topics that match a member's regular expression. `topics_version`: number of the version of the cluster's
     topics from which they were resolved, or of an earlier one."""
@@ -81,6 +90,8 @@ class GroupCoordinator:
         self._first_epochs: Mapping[str, int] = {}
         """First leader epoch by topic, for topics whose name an earlier topic may have had; others begin with 0."""
         self._groups: dict[str, Group] = {}
+        self._reservations: dict[str, Reservation] = {}
+        """The groups whose members Kafka's gateway keeps. Not stored: the gateway renews them."""
         self.offsets = GroupOffsets(safeguards)
         self._values: dict[str, GroupValues] = {}
 
@@ -157,6 +168,7 @@ class GroupCoordinator:
         InvalidGroupIdError and GroupMaxSizeReachedError; an error leaves the group unchanged."""
         check_group_id(request.group_id)
         group = self._groups.get(request.group_id)
+        self._check_reservation(request, group, now_ms)
         if group is None:
             self._check_room(len(self._groups))
             group = Group(request.group_id, self._config, self._safeguards)
@@ -174,9 +186,34 @@ class GroupCoordinator:
         )
         return Step(response, _take(group))
 
+    def _check_reservation(self, request: m.GroupHeartbeatRequest, group: Group | None, now_ms: int) -> None:
+        """Reserve a group for the classic members of Kafka's gateway, or end the reservation. Raises NonEmptyGroupError
+        for a reservation if the group has members or a member waits to join it, and CoordinatorLoadingError for a
+        member that has to wait."""
+        reserved = self._reservations.get(request.group_id)
+        if reserved is not None and now_ms >= reserved.until_ms:
+            del self._reservations[request.group_id]
+            reserved = None
+        if request.reserve_ms == 0:
+            self._reservations.pop(request.group_id, None)
+        elif request.reserve_ms > 0:
+            if reserved is None:
+                self._check_room(len(self._reservations))
+            is_requested = reserved is not None and reserved.is_requested
+            self._reservations[request.group_id] = Reservation(now_ms + request.reserve_ms, is_requested)
+            if is_requested or (group is not None and group.members):
+                raise NonEmptyGroupError(f"members of group {request.group_id!r} have joined, or wait to join")
+        elif reserved is not None and request.member_epoch == EPOCH_JOIN:
+            self._reservations[request.group_id] = reserved._replace(is_requested=True)
+            raise CoordinatorLoadingError(
+                f"group {request.group_id!r} has members of Kafka's classic protocol, which join again first: try again"
+            )
+
     def tick(self, now_ms: int, wall_ms: int) -> list[Record]:
         """Remove members whose session or release of partitions has timed out. Returns the records of the changes."""
         out: list[Record] = []
+        for group_id in [i for i, reserved in self._reservations.items() if now_ms >= reserved.until_ms]:
+            del self._reservations[group_id]
         for group in self._groups.values():
             if group.members:
                 group.expire(self._topics, now_ms, wall_ms)
@@ -186,6 +223,8 @@ class GroupCoordinator:
     def prolong(self, ms: int) -> list[Record]:
         """Extend every member's deadlines by `ms`, a time during which no heartbeat could arrive. Deadlines are not
         stored, so the list of records is always empty."""
+        for group_id, reserved in self._reservations.items():
+            self._reservations[group_id] = reserved._replace(until_ms=reserved.until_ms + ms)
         for group in self._groups.values():
             for member in group.members.values():
                 member.session_until_ms += ms

@@ -155,3 +155,42 @@ def test_a_static_member_returns_to_its_partitions(kafka: LocalBroker, admin: Ad
     assert {tp.partition for tp in static.assignment()} == before
     static.close()
     other.close()
+
+
+def test_a_group_moves_to_the_consumer_protocol_and_back(kafka: LocalBroker, admin: AdminClient, topic: str) -> None:
+    """Classic clients, a client of the consumer protocol and a consumer of sparklog, one after the other."""
+    create(admin, topic, 6)
+    classic = {"group.protocol": "classic", "session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
+    values: list[Any] = []
+    members: list[Any] = []
+
+    def share(*counts: int) -> bool:
+        for one in members:
+            own = isinstance(one, sparklog.Consumer)
+            values.extend([r.value for r in one.poll(50)] if own else polled(one))
+        return sorted(len(one.assignment()) for one in members) == list(counts)
+
+    def kind() -> str:
+        groups = admin.list_consumer_groups().result(PATIENCE_S).valid
+        return next(g.type.name for g in groups if g.group_id == topic)
+
+    members += [member(kafka, topic, **classic), member(kafka, topic, **classic)]
+    until(lambda: share(3, 3), "three partitions each")
+    assert kind() == "CLASSIC"
+    members.append(member(kafka, topic))
+    until(lambda: share(2, 2, 2), "two partitions each")
+    assert kind() == "CONSUMER"
+    members.append(sparklog.Consumer(kafka.bootstrap_servers, group_id=topic))
+    members[-1].subscribe([topic])
+    until(lambda: share(1, 1, 2, 2), "the partitions of four members")
+    produce(kafka, topic, 6, 60)
+    until(lambda: share(1, 1, 2, 2) and len(values) >= 60, "sixty records")
+    assert sorted(values) == sorted(b"%d" % i for i in range(60))
+    for _ in range(2):
+        members.pop().close()
+    until(lambda: share(3, 3) and kind() == "CLASSIC", "the classic group")
+    members.append(sparklog.Consumer(kafka.bootstrap_servers, group_id=topic))
+    members[-1].subscribe([topic])
+    until(lambda: share(2, 2, 2), "two partitions each, beside sparklog's consumer alone")
+    for one in members:
+        one.close()

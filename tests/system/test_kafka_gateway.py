@@ -138,31 +138,6 @@ def test_sparklogs_clients_and_kafkas_share_topics_groups_and_offsets(
         assert committed is not None and committed.offset == 7
 
 
-def test_kafkas_clients_do_not_join_sparklogs_consumers(
-    kafka: LocalBroker, settings: dict[str, Any], topic: str
-) -> None:
-    sent(Producer(settings), topic, [{"value": b"x"}])
-    with sparklog.Consumer(kafka.bootstrap_servers, group_id=topic, enable_auto_commit=False) as own:
-        own.subscribe([topic])
-        until(lambda: own.poll(200), "a record")
-        refused: list[Any] = []
-        consumer = consumer_of({**settings, "error_cb": refused.append, "log_level": 0}, topic, topic)
-
-        def is_refused() -> bool:
-            message = consumer.poll(0.1)
-            refused.extend([message.error()] if message is not None and message.error() is not None else [])
-            return any(e.code() == KafkaError.INCONSISTENT_GROUP_PROTOCOL for e in refused)
-
-        until(is_refused, "the refusal")
-
-    def has_read() -> bool:  # further refusals may have come before
-        message = consumer.poll(0.1)
-        return message is not None and message.error() is None
-
-    until(has_read, "a record: the group has no members any more")
-    consumer.close()
-
-
 @pytest.mark.nightly
 def test_the_example_of_the_page_runs(tmp_path: Any) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "kafka-clients.md").read_text(encoding="utf-8")

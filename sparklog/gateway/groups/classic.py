@@ -8,6 +8,11 @@
 
 A generation begins when PREPARING ends. Members name their generation in heartbeats and commits. One member is the
 leader: it computes the assignment, which the coordinator distributes without reading it.
+
+A group of consumers can move into the broker's group of its name, for members of the consumer protocol (`bridge.py`).
+The move is a rebalance without a leader: when all members have joined, those that still read partitions get an empty
+assignment, release the partitions and join once more. Then no member reads a partition, and all join the broker's group
+(`JoinAnswer.is_moved`). The way back (`adopt`) is a rebalance of the members that have left the broker's group.
 """
 
 from __future__ import annotations
@@ -33,8 +38,10 @@ from sparklog.gateway.groups.model import (
     Pending,
     Reply,
     SyncAnswer,
+    new_member,
     protocols_bytes,
 )
+from sparklog.gateway.groups.subscriptions import encode_assignment, reads_partitions
 from sparklog.kafka.wire.errors import Kafka
 
 
@@ -55,6 +62,8 @@ class ClassicGroup:
         self._pending: dict[str, Pending] = {}
         """Issued member ids that no join has used yet."""
         self._rebalance_deadline_ms = 0
+        self.is_moving = False
+        """True from `move` until the group has moved or is empty."""
 
     # --- joins -------------------------------------------------------------------------------------------------------
 
@@ -132,16 +141,7 @@ class ClassicGroup:
         return [*replies, Reply(token, joined)]
 
     def _add_and_rebalance(self, member_id: str, join: Join, token: Any, now_ms: int) -> list[Reply]:
-        member = Member(
-            member_id,
-            join.instance_id,
-            join.client_id,
-            join.client_host,
-            join.session_timeout_ms,
-            join.rebalance_timeout_ms,
-            list(join.protocols),
-            now_ms + join.session_timeout_ms,
-        )
+        member = new_member(member_id, join, now_ms)
         if not self.members:
             self.protocol_type = join.protocol_type
         self.members[member_id] = member
@@ -199,11 +199,13 @@ class ClassicGroup:
         if (missing or self._pending) and not is_late:
             return []
         for member in missing:
-            if member.instance_id is None:
+            if member.instance_id is None or self.is_moving:
                 self._forget(member)
         if not self.members:
             self._become_empty()
             return []
+        if self.is_moving:
+            return self._complete_move(now_ms)
         self.generation += 1
         self.protocol = self._chosen_protocol()
         joined = [m for m in self.members.values() if m.join_token is not None]
@@ -215,10 +217,54 @@ class ClassicGroup:
         replies = []
         for member in joined:
             member.deadline_ms = now_ms + member.session_timeout_ms
-            member.has_joined = True
-            replies.append(Reply(member.join_token, self._join_answer(member)))
-            member.join_token = None
+            replies.append(self._answer_join(member, self._join_answer(member)))
         return replies
+
+    def _answer_join(self, member: Member, answer: JoinAnswer) -> Reply:
+        reply = Reply(member.join_token, answer)
+        member.has_joined, member.join_token, member.former_generation = True, None, None
+        return reply
+
+    # --- moves between the broker's groups and this group -----------------------------------------------------------
+
+    def move(self, now_ms: int) -> list[Reply]:
+        """Begin to move the group of consumers into the broker's group."""
+        if self.is_moving:
+            return []
+        self.is_moving = True
+        return self._rebalance(now_ms)
+
+    def _complete_move(self, now_ms: int) -> list[Reply]:
+        """End the move, or let the members release their partitions first. All members have joined."""
+        members = list(self.members.values())
+        if all(m.has_released or not reads_partitions(m) for m in members):
+            replies = [Reply(m.join_token, JoinAnswer(Kafka.NONE, m.member_id, is_moved=True)) for m in members]
+            for member in members:
+                member.join_token = None
+            return replies + self.close(Kafka.NOT_COORDINATOR)
+        self.generation += 1
+        self.protocol = self._chosen_protocol()
+        self._rebalance_deadline_ms = now_ms + max(m.rebalance_timeout_ms for m in members)
+        replies = []
+        for member in members:
+            member.deadline_ms = now_ms + member.session_timeout_ms
+            answer = JoinAnswer(Kafka.NONE, member.member_id, self.generation, self.protocol_type, self.protocol)
+            replies.append(self._answer_join(member, answer))
+        return replies
+
+    def adopt(self, former: Iterable[tuple[str, Join, int]], now_ms: int) -> None:
+        """Begin the group with classic members of the broker's group, which have to join again. `former`: their ids,
+        last joins and generations."""
+        for member_id, join, generation in former:
+            member = new_member(member_id, join, now_ms)
+            member.has_joined, member.former_generation = True, generation
+            self.members[member_id] = member
+            if join.instance_id is not None:
+                self._static[join.instance_id] = member_id
+            self.protocol_type, self.generation = join.protocol_type, max(self.generation, generation)
+        self.state = GroupState.PREPARING
+        longest = max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
+        self._rebalance_deadline_ms = now_ms + longest
 
     def _join_answer(self, member: Member) -> JoinAnswer:
         return JoinAnswer(
@@ -252,6 +298,7 @@ class ClassicGroup:
         self.state = GroupState.EMPTY
         self.generation += 1
         self.protocol = self.leader = self.protocol_type = None
+        self.is_moving = False
 
     # --- syncs, heartbeats, leaving ----------------------------------------------------------------------------------
 
@@ -269,6 +316,9 @@ class ClassicGroup:
         assignments of all members. `protocols`: protocol type and assignor; None for a value that the client does not
         send."""
         error = self.check_generation(member_id, instance_id, generation)
+        if error is None and self.is_moving:
+            self.members[member_id].has_released = True
+            return [Reply(token, SyncAnswer(Kafka.NONE, encode_assignment(()), self.protocol_type, self.protocol))]
         kind, name = protocols
         if error is None and ((kind or self.protocol_type), (name or self.protocol)) != (
             self.protocol_type,
@@ -399,7 +449,7 @@ class ClassicGroup:
     def check_generation(self, member_id: str, instance_id: str | None, generation: int) -> Kafka | None:
         """Check the member as `check_member` does. Return ILLEGAL_GENERATION if `generation` is not the current one."""
         error = self.check_member(member_id, instance_id)
-        if error is None and generation != self.generation:
+        if error is None and generation not in (self.generation, self.members[member_id].former_generation):
             return Kafka.ILLEGAL_GENERATION
         return error
 

@@ -86,6 +86,8 @@ class JoinAnswer(NamedTuple):
     members: Sequence[tuple[str, str | None, bytes]] = ()
     """Member ids, instance ids and metadata of all members, for the leader; empty for other members."""
     skip_assignment: bool = False
+    is_moved: bool = False
+    """True if the group has moved into the broker's group, where the member has to join now."""
 
 
 class SyncAnswer(NamedTuple):
@@ -124,6 +126,10 @@ class Member(Struct):
     has_joined: bool = False
     """True if a join of the member was answered. Otherwise its client cannot go on as this member after a disconnect.
     """
+    has_released: bool = False
+    """True if the member has got an empty assignment since the group began to move."""
+    former_generation: int | None = None
+    """Its generation in the broker's group that has become this group, until it has joined again."""
 
     @property
     def metadata_bytes(self) -> int:
@@ -138,3 +144,17 @@ class Member(Struct):
     def metadata_of(self, protocol: str) -> bytes:
         """Return the member's metadata for one assignor; empty if the member does not have the assignor."""
         return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+
+def new_member(member_id: str, join: Join, now_ms: int) -> Member:
+    """Return the member that a JoinGroup request describes."""
+    return Member(
+        member_id,
+        join.instance_id,
+        join.client_id,
+        join.client_host,
+        join.session_timeout_ms,
+        join.rebalance_timeout_ms,
+        list(join.protocols),
+        now_ms + join.session_timeout_ms,
+    )

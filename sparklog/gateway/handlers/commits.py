@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from uuid import UUID
 
-from sparklog.errors import FencedMemberEpochError, GroupIdNotFoundError, SparklogError
+from sparklog.errors import FencedMemberEpochError, GroupIdNotFoundError, NonEmptyGroupError, SparklogError
 from sparklog.gateway.backend.topics import read_topics, topic_uuid
 from sparklog.gateway.groups.runtime import NO_COMMITTER
 from sparklog.gateway.handlers.coordinators import refuse_group
@@ -124,6 +124,9 @@ async def offset_commit(session: Session, request: requests.OffsetCommit, versio
                 OffsetCommitRequest(group_id, part, committer.member_id, committer.epoch),
                 OffsetCommitResponse,
             )
+        except NonEmptyGroupError:  # the members of the classic group are about to join the broker's group
+            default = Kafka.REBALANCE_IN_PROGRESS if request["member_id"] else Kafka.NON_EMPTY_GROUP
+            break
         except SparklogError as e:
             default = code(e)
             break

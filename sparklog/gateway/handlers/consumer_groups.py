@@ -7,6 +7,7 @@ epochs and assignments, over restarts of the gateway.
 from __future__ import annotations
 
 from sparklog.errors import (
+    CoordinatorLoadingError,
     GroupIdNotFoundError,
     InvalidGroupIdError,
     InvalidRequestError,
@@ -15,10 +16,12 @@ from sparklog.errors import (
     error_from_code,
 )
 from sparklog.gateway.backend.topics import read_topics, topic_uuid
+from sparklog.gateway.handlers.bridged_members import release_instance
 from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.handlers.group_admin import read_group
 from sparklog.gateway.handlers.member_heartbeats import (
+    EPOCH_JOIN,
     broker_heartbeat,
     described_partitions,
     heartbeat_answer,
@@ -33,8 +36,8 @@ from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import GroupDetails, GroupHeartbeatResponse
 
 CLIENT_ID_CHARS_MAX = 100
-CONSUMER_MEMBER = 1
-"""Number of the type of a member of the consumer protocol; classic members have 0."""
+CLASSIC_MEMBER, CONSUMER_MEMBER = 0, 1
+"""Numbers of the types of members."""
 
 
 async def consumer_group_heartbeat(
@@ -58,19 +61,29 @@ async def _heartbeat(
     for name in request["subscribed_topic_names"] or ():
         if not is_topic_name(name):
             raise InvalidTopicError(f"no topic can have the name {name[:300]!r}: correct the subscription")
-    await _refuse_classic(session, request["group_id"])
     broker = await session.broker()
     ids = {t["topic_id"] for t in request["topic_partitions"] or ()}
     names = await session.topic_names.names_of(broker, ids) if ids else {}
     heartbeat = broker_heartbeat(request, names, session.client_id[:CLIENT_ID_CHARS_MAX])
-    return heartbeat_answer(await broker.ask(Api.GROUP_HEARTBEAT, heartbeat, GroupHeartbeatResponse))
+    if heartbeat.member_epoch != EPOCH_JOIN:
+        return heartbeat_answer(await broker.ask(Api.GROUP_HEARTBEAT, heartbeat, GroupHeartbeatResponse))
+    async with session.gateway.groups.lock(heartbeat.group_id):
+        await _move_classic(session, heartbeat.group_id, heartbeat.instance_id)
+        return heartbeat_answer(await broker.ask(Api.GROUP_HEARTBEAT, heartbeat, GroupHeartbeatResponse))
 
 
-async def _refuse_classic(session: Session, group_id: str) -> None:
-    """Raise GroupIdNotFoundError for a group with classic members, for a client that may use the group."""
-    classic = session.gateway.groups.find(group_id)
-    if classic is not None and classic.members and await refuse_group(session, group_id) is None:
-        raise GroupIdNotFoundError(f"group {group_id!r} has classic members ({len(classic.members)}): stop them first")
+async def _move_classic(session: Session, group_id: str, instance_id: str | None) -> None:
+    """Move a classic group into the broker's group, for a client that may use the group. Raises CoordinatorLoadingError
+    until it has moved, after which clients try again, and GroupIdNotFoundError for a group of other members than
+    consumers."""
+    groups = session.gateway.groups
+    if groups.find(group_id) is None and groups.bridge(group_id) is None:
+        return
+    if await refuse_group(session, group_id) is not None:
+        return  # the broker refuses the heartbeat
+    if not groups.move(group_id, instance_id):
+        raise CoordinatorLoadingError(f"the classic members of group {group_id!r} join again: try again")
+    await release_instance(session, group_id, instance_id)
 
 
 async def consumer_group_describe(
@@ -101,6 +114,8 @@ async def _described(session: Session, group_id: str) -> responses.ConsumerGroup
 
 
 async def _of_broker(session: Session, details: GroupDetails) -> responses.ConsumerGroupDescribeGroup:
+    bridge = session.gateway.groups.bridge(details.group_id)
+    classic = () if bridge is None else bridge.members
     names = {t.topic for m in details.members for t in (*m.owned, *m.target)}
     states = (await read_topics(await session.broker(), sorted(names))).topics if names else []
     ids = {state.name: topic_id for state in states if (topic_id := topic_uuid(state)) is not None}
@@ -122,7 +137,7 @@ async def _of_broker(session: Session, details: GroupDetails) -> responses.Consu
                 "subscribed_topic_regex": m.topic_regex or None,
                 "assignment": {"topic_partitions": described_partitions(m.owned, ids)},
                 "target_assignment": {"topic_partitions": described_partitions(m.target, ids)},
-                "member_type": CONSUMER_MEMBER,
+                "member_type": CLASSIC_MEMBER if m.member_id in classic else CONSUMER_MEMBER,
             }
             for m in details.members
         ],

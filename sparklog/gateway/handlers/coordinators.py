@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from sparklog.errors import (
+    GroupIdNotFoundError,
     InvalidGroupIdError,
     InvalidRequestError,
+    NonEmptyGroupError,
     SparklogError,
     TransactionalIdAuthorizationFailedError,
     UnknownMemberIdError,
@@ -108,7 +112,7 @@ async def refuse_group(session: Session, group_id: str) -> Kafka | None:
     they look at the gateway's groups.
 
     The gateway's broker has to coordinate the group, and the client has to be allowed to read it. The gateway tests the
-    permission with a heartbeat that changes nothing: a member that does not exist leaves.
+    permission with the heartbeat that reserves the group for its classic members.
     """
     if not is_group_id(group_id):
         return Kafka.INVALID_GROUP_ID
@@ -123,14 +127,27 @@ async def refuse_group(session: Session, group_id: str) -> Kafka | None:
     if coordinator.broker_id != session.gateway.broker_id:
         session.gateway.groups.drop(group_id, Kafka.NOT_COORDINATOR)
         return Kafka.NOT_COORDINATOR
-    leave = GroupHeartbeatRequest(group_id, _NO_MEMBER, _LEAVES)
     try:
-        await (await session.broker()).ask(Api.GROUP_HEARTBEAT, leave, GroupHeartbeatResponse)
-    except UnknownMemberIdError:
-        pass
+        if not await reserve_group(session, group_id, session.gateway.groups.reserve_ms(group_id)):
+            with suppress(GroupIdNotFoundError):  # the classic members are no consumers: they stay
+                session.gateway.groups.move(group_id, None)
     except SparklogError as e:
         code = coordinator_code(e)
         if code is not Kafka.GROUP_ID_NOT_FOUND:
             return code
     checks.record(key)
     return None
+
+
+async def reserve_group(session: Session, group_id: str, reserve_ms: int) -> bool:
+    """Reserve the broker's group for classic members, by a heartbeat that changes nothing else: a member that does not
+    exist leaves. `reserve_ms`: time of the reservation; 0: end it; -1: change nothing. Returns False if the broker's
+    group has members, or members wait to join it. Raises the broker's errors."""
+    leave = GroupHeartbeatRequest(group_id, _NO_MEMBER, _LEAVES, reserve_ms=reserve_ms)
+    try:
+        await (await session.broker()).ask(Api.GROUP_HEARTBEAT, leave, GroupHeartbeatResponse)
+    except UnknownMemberIdError:
+        return True
+    except NonEmptyGroupError:
+        return False
+    return True

@@ -12,13 +12,17 @@ from operator import attrgetter
 from sparklog.client.net.paging import after_last
 from sparklog.errors import GroupIdNotFoundError, InvalidRequestError, SparklogError
 from sparklog.gateway.groups.classic import ClassicGroup
+from sparklog.gateway.groups.subscriptions import (
+    CONSUMER,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.handlers.names import is_group_id, is_partition, missing_code
 from sparklog.gateway.session import Session
 from sparklog.kafka.wire import requests, responses
-from sparklog.kafka.wire.codec import Body, decoder, encoder
 from sparklog.kafka.wire.errors import Kafka, code_of, coordinator_code, kafka_code
-from sparklog.kafka.wire.schema import DATA
 from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import (
     DeleteGroupRequest,
@@ -33,15 +37,12 @@ from sparklog.protocol.group_messages import (
 )
 from sparklog.replication.groups import KIND_CONSUMER
 
-CONSUMER = "consumer"
 DESCRIBED_AT_ONCE = 1_000
 """Groups in one request to the broker for the client's permissions. The groups have no members there, so the answer is
 short."""
 TYPES_FROM = 5
 """First version of LIST_GROUPS whose clients know groups of the consumer protocol."""
 CONSUMER_TYPE, CLASSIC_TYPE = "consumer", "classic"
-_VERSION_BYTES = 2
-"""Bytes of the version at the beginning of a subscription; each version begins with the topics."""
 _STATES = {"Reconciling": "CompletingRebalance"}
 """Kafka's classic names of broker states; other states have equal names."""
 
@@ -184,20 +185,14 @@ def _of_broker(details: GroupDetails) -> responses.DescribeGroupsGroup:
 
 
 def _member(member: GroupMember) -> responses.DescribeGroupsGroupMember:
-    subscription = encoder(DATA, "ConsumerProtocolSubscription", 0)({"topics": member.topics})
-    assignment = encoder(DATA, "ConsumerProtocolAssignment", 0)({"assigned_partitions": _assigned(member.owned)})
     return {
         "member_id": member.member_id,
         "group_instance_id": member.instance_id,
         "client_id": member.client_id,
         "client_host": member.client_host,
-        "member_metadata": b"\0\0" + b"".join(subscription),
-        "member_assignment": b"\0\0" + b"".join(assignment),
+        "member_metadata": encode_subscription(member.topics),
+        "member_assignment": encode_assignment(member.owned),
     }
-
-
-def _assigned(partitions: list[TopicPartitions]) -> list[Body]:
-    return [{"topic": t.topic, "partitions": t.partitions} for t in partitions]
 
 
 async def delete_groups(session: Session, request: requests.DeleteGroups, version: int) -> responses.DeleteGroups:
@@ -274,6 +269,5 @@ def _subscribed(group: ClassicGroup) -> set[str]:
     topics: set[str] = set()
     for member in group.members.values() if group.protocol_type == CONSUMER else ():
         with suppress(InvalidRequestError):  # the broker does not read what members write for one another
-            subscription = memoryview(member.metadata_of(group.protocol or ""))[_VERSION_BYTES:]
-            topics |= set(decoder(DATA, "ConsumerProtocolSubscription", 0)(subscription)["topics"])
+            topics |= set(decode_subscription(member.metadata_of(group.protocol or "")).topics)
     return topics

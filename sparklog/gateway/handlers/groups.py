@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from sparklog.errors import SparklogError
-from sparklog.gateway.groups.model import REBALANCE_TIMEOUT_MS_MAX, Join
-from sparklog.gateway.handlers.coordinators import refuse_group
+from sparklog.gateway.groups.model import REBALANCE_TIMEOUT_MS_MAX, SESSION_TIMEOUT_MS_MAX, Join, JoinAnswer, SyncAnswer
+from sparklog.gateway.handlers.bridged_members import (
+    heartbeat_bridged,
+    join_bridged,
+    join_moved,
+    leave_bridged,
+    move_back,
+    sync_bridged,
+)
+from sparklog.gateway.handlers.coordinators import refuse_group, reserve_group
 from sparklog.gateway.session import Session
 from sparklog.kafka.wire import requests, responses
 from sparklog.kafka.wire.codec import forget_body
-from sparklog.kafka.wire.errors import Kafka, coordinator_code, kafka_code
-from sparklog.protocol.apis import Api
-from sparklog.protocol.group_messages import DescribeGroupsRequest, DescribeGroupsResponse
+from sparklog.kafka.wire.errors import Kafka, coordinator_code
 
 CLIENT_ID_CHARS_MAX = 100
 
@@ -19,8 +27,6 @@ async def join_group(session: Session, request: requests.JoinGroup, version: int
     """Join a group. The answer waits for the other members to join."""
     group_id = request["group_id"]
     error = await refuse_group(session, group_id)
-    if error is None and session.gateway.groups.find(group_id) is None:
-        error = await _refuse_mixed(session, group_id)
     if error is not None:
         return _not_joined(error, request["member_id"])
     rebalance_timeout_ms = request.get("rebalance_timeout_ms", -1)
@@ -41,7 +47,9 @@ async def join_group(session: Session, request: requests.JoinGroup, version: int
     )
     forget_body(request)
     session.request.release()  # the group counts its copy
-    joined = await session.gateway.groups.join(group_id, join)
+    joined = await _join(session, group_id, join)
+    if joined.error and not joined.protocol_type:
+        return _not_joined(joined.error, joined.member_id)
     return {
         "error_code": joined.error,
         "generation_id": joined.generation,
@@ -57,19 +65,35 @@ async def join_group(session: Session, request: requests.JoinGroup, version: int
     }
 
 
-async def _refuse_mixed(session: Session, group_id: str) -> Kafka | None:
-    """Return the error for the first classic member of a group, such as INCONSISTENT_GROUP_PROTOCOL if sparklog's
-    consumers are members; None if the group has no members."""
-    request = DescribeGroupsRequest([group_id], paged=True)
-    try:
-        answer = await (await session.broker()).ask(Api.DESCRIBE_GROUPS, request, DescribeGroupsResponse)
-    except SparklogError as e:
-        return coordinator_code(e)
-    details = answer.groups[0]
-    if details.error_code:
-        code = kafka_code(details.error_code)
-        return None if code is Kafka.GROUP_ID_NOT_FOUND else code
-    return Kafka.INCONSISTENT_GROUP_PROTOCOL if details.members else None
+async def _join(session: Session, group_id: str, join: Join) -> JoinAnswer:
+    """Join the classic group, or the broker's group if it has members."""
+    groups = session.gateway.groups
+    async with groups.lock(group_id):
+        classic = groups.find(group_id)
+        if classic is None or not classic.members:
+            try:
+                is_bridged = await _has_members(session, group_id, join.session_timeout_ms)
+            except SparklogError as e:
+                return JoinAnswer(coordinator_code(e), join.member_id)
+            if is_bridged:
+                return await join_bridged(session, group_id, join)
+    # without a pause since the lock was released: a classic group is begun at once
+    joined = await groups.join(group_id, join)
+    if not joined.is_moved:
+        return joined
+    async with groups.lock(group_id):
+        return await join_moved(session, group_id, join, joined.member_id)
+
+
+async def _has_members(session: Session, group_id: str, session_timeout_ms: int) -> bool:
+    """Return True if the broker's group has members, which are not all classic. Otherwise reserve it for classic
+    members. Raises the broker's errors."""
+    bridge = session.gateway.groups.bridge(group_id)
+    reserve_ms = min(max(session_timeout_ms, 1), SESSION_TIMEOUT_MS_MAX)
+    if bridge is not None and not await move_back(session, bridge, reserve_ms):
+        return True
+    is_reserved = await reserve_group(session, group_id, reserve_ms)
+    return not is_reserved or session.gateway.groups.bridge(group_id) is not None
 
 
 def _not_joined(error: Kafka, member_id: str) -> responses.JoinGroup:
@@ -87,7 +111,14 @@ async def sync_group(session: Session, request: requests.SyncGroup, version: int
     group_id = request["group_id"]
     forget_body(request)
     session.request.release()  # the group counts its copy
+    bridge = session.gateway.groups.bridge(group_id)
+    if bridge is not None:
+        return _synced(sync_bridged(session, bridge, *member))
     synced = await session.gateway.groups.sync(group_id, *member, protocols, assignments)
+    return _synced(synced)
+
+
+def _synced(synced: SyncAnswer) -> responses.SyncGroup:
     return {
         "error_code": synced.error,
         "protocol_type": synced.protocol_type,
@@ -102,10 +133,11 @@ async def heartbeat(session: Session, request: requests.Heartbeat, version: int)
     error = await refuse_group(session, group_id)
     if error is not None:
         return {"error_code": error}
-    code = session.gateway.groups.heartbeat(
-        group_id, request["member_id"], request.get("group_instance_id"), request["generation_id"]
-    )
-    return {"error_code": code}
+    member = request["member_id"], request.get("group_instance_id"), request["generation_id"]
+    bridge = session.gateway.groups.bridge(group_id)
+    if bridge is not None:
+        return {"error_code": await heartbeat_bridged(session, bridge, *member)}
+    return {"error_code": session.gateway.groups.heartbeat(group_id, *member)}
 
 
 async def leave_group(session: Session, request: requests.LeaveGroup, version: int) -> responses.LeaveGroup:
@@ -113,13 +145,26 @@ async def leave_group(session: Session, request: requests.LeaveGroup, version: i
     error = await refuse_group(session, request["group_id"])
     if error is not None:
         return {"error_code": error, "members": []}
-    groups = session.gateway.groups
     if version < 3:
-        return {"error_code": groups.leave(request["group_id"], request["member_id"], None)}
+        return {"error_code": await _leave(session, request["group_id"], request["member_id"], None)}
     members: list[responses.LeaveGroupMember] = []
     for member in request["members"]:
-        code = groups.leave(request["group_id"], member["member_id"], member["group_instance_id"])
+        code = await _leave(session, request["group_id"], member["member_id"], member["group_instance_id"])
         members.append(
             {"member_id": member["member_id"], "group_instance_id": member["group_instance_id"], "error_code": code}
         )
     return {"error_code": Kafka.NONE, "members": members}
+
+
+async def _leave(session: Session, group_id: str, member_id: str, instance_id: str | None) -> Kafka:
+    bridge = session.gateway.groups.bridge(group_id)
+    if bridge is not None:
+        return await leave_bridged(session, bridge, member_id, instance_id)
+    groups = session.gateway.groups
+    code = groups.leave(group_id, member_id, instance_id)
+    if groups.reserve_ms(group_id) < 0:
+        async with groups.lock(group_id):
+            if groups.reserve_ms(group_id) < 0:
+                with suppress(SparklogError):  # then the reservation ends by itself
+                    await reserve_group(session, group_id, 0)
+    return code

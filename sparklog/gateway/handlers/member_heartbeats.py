@@ -83,6 +83,7 @@ def broker_heartbeat(
         None if owned is None else owned_partitions(owned, names),
         client_id=client_id,
         topic_regex=request.get("subscribed_topic_regex"),
+        reserve_ms=0 if request["member_epoch"] == EPOCH_JOIN else -1,
     )
     if timeout_ms > 0:
         heartbeat.rebalance_timeout_ms = min(timeout_ms, REBALANCE_TIMEOUT_MS_MAX)

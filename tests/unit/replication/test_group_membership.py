@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sparklog.errors import (
+    CoordinatorLoadingError,
     FencedInstanceIdError,
     FencedLeaderEpochError,
     FencedMemberEpochError,
@@ -16,6 +17,7 @@ from sparklog.errors import (
     InvalidGroupIdError,
     InvalidRequestError,
     LogCorruptError,
+    NonEmptyGroupError,
     SparklogError,
     StaleMemberEpochError,
     UnknownMemberIdError,
@@ -447,3 +449,41 @@ def test_an_answer_names_the_ids_of_the_assigned_topics() -> None:
     request = m.GroupHeartbeatRequest("g", "a", 0, topics=["u", "t"], owned=[])
     answer = c.coordinator.heartbeat(request, "h", 0, 0).answer
     assert answer.topic_ids == ["id-t", "id-u"]
+
+
+def test_a_reserved_group_is_joined_after_its_classic_members_have_moved() -> None:
+    c = Cluster()
+
+    def reserve(ms: int) -> None:
+        c.beat("gateway", -1, reserve_ms=ms)
+
+    with pytest.raises(UnknownMemberIdError):
+        reserve(1_000)
+    with pytest.raises(CoordinatorLoadingError):
+        c.beat("a", 0)
+    with pytest.raises(NonEmptyGroupError):
+        reserve(1_000)
+    assert c.beat("classic", 0, reserve_ms=0) == (1, "0123"), "the gateway lets its members join, and reserves no more"
+    assert c.beat("a", 0) == (2, "")
+    with pytest.raises(NonEmptyGroupError):
+        reserve(1_000)
+
+
+def test_a_reservation_ends_with_its_time_or_by_the_gateway() -> None:
+    c = Cluster()
+    for end in (lambda: c.coordinator.tick(c.now_ms, c.now_ms), lambda: None):
+        with pytest.raises(UnknownMemberIdError):
+            c.beat("gateway", -1, reserve_ms=1_000)
+        c.coordinator.prolong(500)
+        c.now_ms += 1_499
+        with pytest.raises(CoordinatorLoadingError):
+            c.beat("a", 0)
+        c.now_ms += 1
+        end()
+        c.beat("a", 0)
+        c.beat("a", -1)
+    with pytest.raises(UnknownMemberIdError):
+        c.beat("gateway", -1, reserve_ms=1_000)
+    with pytest.raises(UnknownMemberIdError):
+        c.beat("gateway", -1, reserve_ms=0)
+    c.beat("a", 0)
