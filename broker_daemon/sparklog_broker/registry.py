@@ -98,6 +98,7 @@ HANDLERS: dict[Api, Handler] = {
     Api.DESCRIBE_BROKER_CONFIGS: broker_configs.describe_broker_configs,
     Api.DESCRIBE_LOG_DIRS: log_dirs.describe_log_dirs,
     Api.REPORT_LAKE: lakes.report_lake,
+    Api.ALLOWED_OPERATIONS: acls.allowed_operations,
     Api.SCHEMA_RECORDS: schema_records.schema_records,
     Api.DESCRIBE_LAKES: lakes.describe_lakes,
     Api.REPORT_MIRRORS: mirrors.report_mirrors,

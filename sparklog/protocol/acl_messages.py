@@ -13,6 +13,7 @@ from sparklog.security.principals import NAME_CHARS_MAX
 
 ACLS_PER_REQUEST_MAX = 1_000
 FILTERS_MAX = 100
+RESOURCES_PER_REQUEST_MAX = 10_000
 Word = Annotated[str, Meta(max_length=64)]
 PrincipalText = Annotated[str, Meta(max_length=NAME_CHARS_MAX + 16)]
 Host = Annotated[str, Meta(max_length=128)]
@@ -99,4 +100,25 @@ class DescribeAclsResponse(Message):
 
     acls: list[AclEntry]
     more: bool = False
+    throttle_ms: ThrottleMs = 0
+
+
+class ResourceEntry(Message):
+    """A resource by its type and name."""
+
+    resource_type: Word
+    name: Text
+
+
+class AllowedOperationsRequest(Message):
+    """Ask for the operations that the peer is allowed to do on each of some resources. They need not exist."""
+
+    resources: Annotated[list[ResourceEntry], Meta(max_length=RESOURCES_PER_REQUEST_MAX)]
+
+
+class AllowedOperationsResponse(Message):
+    """One number per resource, in the order of the request. The bit `number_of(operation)` is 1 if the operation is
+    allowed."""
+
+    operations: list[int]
     throttle_ms: ThrottleMs = 0

@@ -1,8 +1,7 @@
 """The table of the APIs: all facts about each API, stated once.
 
 A row has the API's messages and versions, the permissions that its requests need, and the properties by which a broker
-treats them. The broker's pipeline, negotiation, the audit log and the documents are derived from this table. A handler
-is entered in the broker's `registry`, which is a layer above.
+treats them. The broker's pipeline, the audit log and the documents derive from it; its `registry` has the handlers.
 """
 
 from __future__ import annotations
@@ -132,6 +131,7 @@ class Api(IntEnum):
     REPORT_MIRRORS = 112
     DESCRIBE_MIRRORS = 113
     SCHEMA_RECORDS = 114
+    ALLOWED_OPERATIONS = 115
 
 
 class ApiSpec(NamedTuple):
@@ -149,13 +149,11 @@ class ApiSpec(NamedTuple):
     """True if only the controller answers. Other brokers forward the request. It has no payload, and no results that
     depend on a principal's permission for single items."""
     is_from_image: bool = False
-    """True if the answer comes from the cluster's image, although any broker gives it. A client can ask for an image
-    as new as its last change, also from the controller."""
+    """True if the answer comes from the cluster's image. A client can ask any broker for one as new as its change."""
     is_before_join: bool = False
     """True if a broker answers before it has joined its cluster. Until then clients ask other brokers, or try again."""
     is_audited: bool = False
-    """True for an administrative API: all executed requests are written to the audit log, successful or not. Of the
-    other APIs, only denials are."""
+    """True for an administrative API: the audit log has all executed requests. Of other APIs it has only denials."""
     audit_detail: AuditDetail | None = None
     """The details of a request for the audit log; None: its resource names describe the request completely."""
     item_results: ItemResults | None = None
@@ -594,6 +592,9 @@ APIS: dict[Api, ApiSpec] = {
         mirrors.DescribeMirrorsRequest,
         mirrors.DescribeMirrorsResponse,
         permissions=(Rule(TOPIC, Operation.DESCRIBE, listed("topics")),),
+    ),
+    Api.ALLOWED_OPERATIONS: ApiSpec(
+        acls.AllowedOperationsRequest, acls.AllowedOperationsResponse, has_long_header=True
     ),
     Api.SCHEMA_RECORDS: ApiSpec(schemas.SchemaRecordsRequest, schemas.SchemaRecordsResponse, permissions=SCHEMA_RULES),
 }

@@ -54,6 +54,14 @@ class Operation(StrEnum):
     IDEMPOTENT_WRITE = "IdempotentWrite"
 
 
+def number_of(operation: Operation) -> int:
+    """Return the number of an operation, which is Kafka's."""
+    return _NUMBERS[operation]
+
+
+_NUMBERS = {operation: number for number, operation in enumerate(Operation, 2)}
+
+
 class Permission(StrEnum):
     """Effect of an ACL. A denial overrides all allowances."""
 

@@ -295,6 +295,7 @@ REQUESTS: dict[Api, Message] = {
         [acls.AclEntry("topic", "prefixed", "flights", "User:alice", "*", "Read", "Allow")]
     ),
     Api.DELETE_ACLS: acls.DeleteAclsRequest([acls.AclFilterEntry("topic", "match", "flights", operation="Read")]),
+    Api.ALLOWED_OPERATIONS: acls.AllowedOperationsRequest([acls.ResourceEntry("topic", "flights")]),
     Api.DESCRIBE_ACLS: acls.DescribeAclsRequest(acls.AclFilterEntry(principal="User:alice"), "0af3"),
     Api.ALTER_PARTITION_REASSIGNMENTS: operation.AlterPartitionReassignmentsRequest(
         [operation.ReassignmentTarget("trips", 1, [3, 1]), operation.ReassignmentTarget("trips", 2)], 50 << 20
@@ -480,6 +481,7 @@ RESPONSES: dict[Api, Message] = {
     Api.DELETE_ACLS: acls.DeleteAclsResponse(
         [acls.AclEntry("topic", "prefixed", "flights", "User:alice", "*", "Read", "Allow")], True
     ),
+    Api.ALLOWED_OPERATIONS: acls.AllowedOperationsResponse([264]),
     Api.DESCRIBE_ACLS: acls.DescribeAclsResponse(
         [acls.AclEntry("topic", "prefixed", "flights", "User:alice", "*", "Read", "Allow")], True
     ),

@@ -7,20 +7,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from sparklog.errors import SecurityDisabledError
+from sparklog.errors import InvalidRequestError, SecurityDisabledError
 from sparklog.protocol.acl_messages import (
     ACLS_PER_REQUEST_MAX,
     AclEntry,
     AclFilterEntry,
+    AllowedOperationsRequest,
+    AllowedOperationsResponse,
     CreateAclsRequest,
     CreateAclsResponse,
     DeleteAclsRequest,
     DeleteAclsResponse,
     DescribeAclsRequest,
     DescribeAclsResponse,
+    ResourceEntry,
 )
 from sparklog.security.acl_records import AclFilter, acl_from_texts, acl_record, as_texts, filter_from_texts
-from sparklog.security.acls import Acl
+from sparklog.security.acls import OPERATIONS, Acl, ResourceType, number_of
 from sparklog.security.records import CHANGE_BYTES_MAX, RecordId, RecordKind
 from sparklog_broker.network.large_responses import NEWER_CLIENT, one_by_one
 from sparklog_broker.network.reply import Response
@@ -94,3 +97,21 @@ def _filter(entry: AclFilterEntry) -> AclFilter:
 
 def _entry(acl: Acl) -> AclEntry:
     return AclEntry(*as_texts(acl))
+
+
+async def allowed_operations(
+    request: AllowedOperationsRequest, payload: memoryview, context: RequestContext
+) -> Response:
+    """Answer with the operations that the peer may do. Without an authorizer these are all."""
+    numbers = (_allowed(context, resource) for resource in request.resources)
+    return Response(AllowedOperationsResponse(await context.broker.time_slices.list_of(numbers)))
+
+
+def _allowed(context: RequestContext, resource: ResourceEntry) -> int:
+    try:
+        kind = ResourceType(resource.resource_type)
+    except ValueError:
+        raise InvalidRequestError(
+            f"resource type {resource.resource_type!r}: use one of {', '.join(ResourceType)}"
+        ) from None
+    return sum(1 << number_of(o) for o in OPERATIONS[kind] if context.may(o, kind, resource.name))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from sparklog.errors import SparklogError
 from sparklog.gateway.backend.topics import read_metadata, read_topics
+from sparklog.gateway.handlers.authorized_operations import cluster_operations
 from sparklog.gateway.handlers.names import is_topic_name
 from sparklog.gateway.session import Session
 from sparklog.kafka.wire import requests, responses
@@ -39,6 +40,8 @@ async def describe_cluster(
             "brokers": [],
         }
     answer = await read_metadata(await session.broker(), MetadataRequest([], paged=True))
+    is_requested = request["include_cluster_authorized_operations"]
+    operations = await cluster_operations(session, is_requested=is_requested)
     addresses = session.gateway.addresses(answer.brokers, session.listener, session.local)
     return {
         "error_code": Kafka.NONE,
@@ -48,6 +51,7 @@ async def describe_cluster(
             {"broker_id": a.node_id, "host": a.host, "port": a.port, "rack": a.rack, "is_fenced": False}
             for _, a in sorted(addresses.items())
         ],
+        "cluster_authorized_operations": operations,
     }
 
 

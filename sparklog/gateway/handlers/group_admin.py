@@ -18,6 +18,7 @@ from sparklog.gateway.groups.subscriptions import (
     encode_assignment,
     encode_subscription,
 )
+from sparklog.gateway.handlers.authorized_operations import group_operations
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.handlers.names import is_group_id, is_partition, missing_code
 from sparklog.gateway.session import Session
@@ -103,8 +104,12 @@ def _listed(group_id: str, state: str, protocol_type: str, group_type: str) -> r
 async def describe_groups(session: Session, request: requests.DescribeGroups, version: int) -> responses.DescribeGroups:
     """Describe the members of groups with their assignments."""
     groups: list[responses.DescribeGroupsGroup] = []
+    is_requested = request.get("include_authorized_operations", False)
     for i, group_id in enumerate(request["groups"]):
-        groups.append(await _described(session, group_id, i))
+        described = await _described(session, group_id, i)
+        if not described["error_code"]:
+            described["authorized_operations"] = await group_operations(session, group_id, is_requested=is_requested)
+        groups.append(described)
     return {"groups": groups}
 
 

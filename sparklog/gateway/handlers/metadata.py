@@ -8,6 +8,7 @@ from uuid import UUID
 
 from sparklog.errors import InvalidTopicError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.gateway.backend.topics import read_metadata, read_topics, read_topics_by_id, topic_uuid
+from sparklog.gateway.handlers.authorized_operations import authorized_operations, cluster_operations
 from sparklog.gateway.handlers.cluster import node_endpoints
 from sparklog.gateway.handlers.coordinators import GROUP, TRANSACTION, ask_coordinator
 from sparklog.gateway.session import Session
@@ -20,6 +21,7 @@ from sparklog.protocol.topic_messages import (
     PartitionState,
     TopicState,
 )
+from sparklog.security.acls import ResourceType
 from sparklog.types import (
     CONSUMER_OFFSETS_TOPIC,
     INTERNAL_PREFIX,
@@ -36,6 +38,20 @@ UNNAMED_FROM = 12
 
 
 async def metadata(session: Session, request: requests.Metadata, version: int) -> responses.Metadata:
+    """Answer with the brokers, the topics and, if the client asks for them, its authorized operations."""
+    answer = await _metadata(session, request, version)
+    if request.get("include_topic_authorized_operations"):
+        topics = [t for t in answer["topics"] if not t["error_code"]]
+        names = [name for t in topics if (name := t["name"]) is not None]
+        operations = await authorized_operations(session, ResourceType.TOPIC, names)
+        for topic in topics:
+            topic["topic_authorized_operations"] = operations[topic["name"] or ""]
+    if request.get("include_cluster_authorized_operations"):
+        answer["cluster_authorized_operations"] = await cluster_operations(session, is_requested=True)
+    return answer
+
+
+async def _metadata(session: Session, request: requests.Metadata, version: int) -> responses.Metadata:
     """Answer with the brokers, under the addresses of their gateways, and the topics with their partitions."""
     topics = request["topics"]
     if topics is None or (version == 0 and not topics):

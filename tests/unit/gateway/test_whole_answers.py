@@ -31,6 +31,7 @@ from sparklog.gateway.handlers.entries import ENTRIES_MAX
 from sparklog.kafka.wire.codec import encoder
 from sparklog.kafka.wire.errors import Kafka, coordinator_code
 from sparklog.kafka.wire.schema import RESPONSE
+from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import group_messages as g
 from sparklog.protocol import messages as m
 from sparklog.protocol import topic_messages as t
@@ -389,3 +390,24 @@ def test_a_slow_creation_is_answered_at_the_end_of_its_time() -> None:
     (answer,) = asyncio.run(topics.create_topics(SimpleNamespace(broker=connection), request, 5))["topics"]  # type: ignore[arg-type]
     assert answer["error_code"] == Kafka.REQUEST_TIMED_OUT
     assert "may still be working on it" in str(answer["error_message"])
+
+
+def test_clients_learn_their_operations_if_they_ask_for_them() -> None:
+    operations = {
+        Api.ALLOWED_OPERATIONS: lambda r: acls.AllowedOperationsResponse([8 + len(e.name) for e in r.resources])
+    }
+    group = {Api.DESCRIBE_GROUPS: unknown_group}
+    for is_requested, expected in ((True, 9), (False, -(2**31))):
+        request = {"groups": ["n"], "include_authorized_operations": is_requested}
+        answer = answer_of(group_admin.describe_groups, request, 5, operations | group)
+        assert answer["groups"][0]["authorized_operations"] == expected
+    states = [t.TopicState(0, "t", "id"), t.TopicState(3, "gone")]
+    described = {Api.METADATA: lambda _: t.MetadataResponse("c", 0, [], states)}
+    request = {
+        "topics": None,
+        "include_topic_authorized_operations": True,
+        "include_cluster_authorized_operations": True,
+    }
+    answer = answer_of(metadata.metadata, request, 8, operations | described)
+    assert [x.get("topic_authorized_operations") for x in answer["topics"]] == [9, None]
+    assert answer["cluster_authorized_operations"] == 8 + len("kafka-cluster")

@@ -67,6 +67,13 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     Api.OFFSET_COMMIT: lambda n: groups.OffsetCommitRequest(n.group, [groups.CommittedOffset(n.topic, 0, 1)]),
     Api.OFFSET_FETCH: lambda n: groups.OffsetFetchRequest(n.group, [groups.TopicPartitions(n.topic, [0])]),
     Api.LIST_GROUPS: lambda n: groups.ListGroupsRequest(),
+    Api.ALLOWED_OPERATIONS: lambda n: acls.AllowedOperationsRequest(
+        [
+            acls.ResourceEntry("topic", n.topic),
+            acls.ResourceEntry("group", n.group),
+            acls.ResourceEntry("transactional-id", n.transactional_id),
+        ]
+    ),
     Api.DELETE_GROUP: lambda n: groups.DeleteGroupRequest(n.group),
     Api.BEGIN_TXN: lambda n: txn.BeginTxnRequest(n.transactional_id, 0, 0),
     Api.CREATE_PARTITIONS: lambda n: topics.CreatePartitionsRequest(n.topic, 5),

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from sparklog_broker.config import make_config
 
-from sparklog.errors import InvalidConfigError
+from sparklog.errors import InvalidConfigError, InvalidRequestError
 from sparklog.protocol import acl_messages as acls
 from sparklog.protocol import group_messages as groups
 from sparklog.protocol import messages as m
@@ -313,3 +313,21 @@ def test_the_local_socket_is_for_authenticated_peers_on_the_same_host(tmp_path: 
 def test_super_users_are_principals(wrong: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"super\.users"):
         make_config({"super.users": wrong})
+
+
+def test_a_peer_learns_its_operations_on_resources_whether_they_exist_or_not(tmp_path: Path) -> None:
+    request = acls.AllowedOperationsRequest(
+        [acls.ResourceEntry(kind, name) for kind, name in (("topic", "secret"), ("topic", "nosuch"), ("group", "crew"))]
+    )
+    read = 1 << 3 | 1 << 8
+
+    async def scenario(world: World) -> None:
+        await world.grant(ALICE, [(Op.READ, topic("secret")), (Op.READ, topic("nosuch"))])
+        assert (await world.do(ALICE, Api.ALLOWED_OPERATIONS, request)).operations == [read, read, 0]
+        every_of_topics = sum(1 << n for n in (3, 4, 5, 6, 7, 8, 10, 11))
+        answer = await world.do(ADMIN, Api.ALLOWED_OPERATIONS, request)
+        assert answer.operations == [every_of_topics, every_of_topics, sum(1 << n for n in (3, 6, 8, 10, 11))]
+        wrong = acls.AllowedOperationsRequest([acls.ResourceEntry("nonsense", "x")])
+        assert (await world.ask(ALICE, Api.ALLOWED_OPERATIONS, wrong)).error_code == InvalidRequestError.code
+
+    run(tmp_path, scenario)

@@ -29,8 +29,10 @@ OPEN_TO_ALL = {
     Api.SASL_AUTHENTICATE,
     Api.LIST_GROUPS,
     Api.LIST_TRANSACTIONS,
+    Api.ALLOWED_OPERATIONS,
 }
-"""APIs without names in the request; their answers are filtered."""
+"""APIs that need no permission. Those without names in the request have filtered answers; the answer of
+ALLOWED_OPERATIONS does not depend on the existence of its resources."""
 CASES = [*REQUESTS_ABOUT.items(), *MORE_REQUESTS]
 IDS = [f"{api.name}{'' if i < len(REQUESTS_ABOUT) else ' again'}" for i, (api, _) in enumerate(CASES)]
 
