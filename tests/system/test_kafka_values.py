@@ -14,7 +14,12 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
+from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
+from google.protobuf import descriptor_pool, message_factory
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.timestamp_pb2 import Timestamp
 
 import sparklog
 from sparklog.client.local import LocalBroker
@@ -110,6 +115,44 @@ def test_avro_of_unchanged_clients_is_columns(
     deserialize = AvroDeserializer(registry)
     context = SerializationContext("trips", MessageField.VALUE)
     assert read(broker, "trips", 300, lambda data: deserialize(data, context)) == trips
+
+
+def ride_class() -> Any:
+    """The class of a message with a well-known type and a list."""
+    file = FileDescriptorProto(name="ride.proto", package="values", syntax="proto3")
+    file.dependency.append("google/protobuf/timestamp.proto")
+    fields = file.message_type.add(name="Ride").field
+    optional, repeated = FieldDescriptorProto.LABEL_OPTIONAL, FieldDescriptorProto.LABEL_REPEATED
+    fields.add(name="id", number=1, type=FieldDescriptorProto.TYPE_UINT64, label=optional)
+    at = {"type": FieldDescriptorProto.TYPE_MESSAGE, "type_name": ".google.protobuf.Timestamp"}
+    fields.add(name="at", number=2, label=optional, **at)
+    fields.add(name="stops", number=3, type=FieldDescriptorProto.TYPE_STRING, label=repeated)
+    pool = descriptor_pool.Default()
+    pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("values.Ride"))
+
+
+def test_protobuf_and_json_of_unchanged_clients_are_columns(
+    broker: LocalBroker, admin: sparklog.Admin, registry: SchemaRegistryClient
+) -> None:
+    ride = ride_class()
+    columns = "id DECIMAL(20,0), at TIMESTAMP, stops ARRAY<STRING>"
+    admin.create_topic("rides", 1, columns, configs={"kafka.value.format": "protobuf"})
+    rides = [ride(id=2**64 - 1 - i, at=Timestamp(seconds=i, nanos=5000), stops=["a"] * (i % 3)) for i in range(100)]
+    assert send(broker, "rides", ProtobufSerializer(ride, registry), rides) == []
+    assert [row["id"] for row in rows_of(broker, "rides")] == [2**64 - 1 - i for i in range(100)]
+    deserialize = ProtobufDeserializer(ride, {}, registry)
+    context = SerializationContext("rides", MessageField.VALUE)
+    assert read(broker, "rides", 100, lambda data: deserialize(data, context)) == rides
+
+    admin.create_topic("objects", 1, "n INT, s STRING", configs={"kafka.value.format": "json-schema"})
+    text = json.dumps({"title": "O", "type": "object", "properties": {"n": {"type": "integer"}}})
+    objects = [{"n": i, "s": "x"} for i in range(20)]
+    assert send(broker, "objects", JSONSerializer(text, registry), objects) == []
+    assert [(row["n"], row["s"]) for row in rows_of(broker, "objects")] == [(i, "x") for i in range(20)]
+    from_json = JSONDeserializer(text)
+    context = SerializationContext("objects", MessageField.VALUE)
+    assert read(broker, "objects", 20, lambda data: from_json(data, context)) == objects
 
 
 def test_a_renamed_field_with_an_alias_and_a_new_one_with_a_default(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +19,6 @@ from sparklog.errors import MessageTooLargeError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, assign_producer, encode_batch
 from sparklog.format.envelope_layout import no_keys_and_headers
 from sparklog.format.json_rows import SLICE_ROWS
-from sparklog.format.json_values import base64_text, json_values, row_objects
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE, timestamp_bounds_ms
 from sparklog.gateway.records.memory import JSON_BYTES_MAX, JSON_PIECE_BYTES
 from sparklog.gateway.records.to_broker import batch_attributes, check_head, stored_compression
@@ -29,14 +27,13 @@ from sparklog.kafka.records import compression
 from sparklog.kafka.records.batch_v2 import BatchV2
 from sparklog.kafka.records.decode import decode_records
 from sparklog.kafka.records.errors import InvalidRecordError, places
-from sparklog.kafka.values.avro_write import UnwritableRowError
 from sparklog.kafka.values.framed_records import FRAMED_FORMATS, Target, read_framed
 from sparklog.kafka.values.framed_rows import write_framed
-from sparklog.kafka.values.json_records import parse_rows
+from sparklog.kafka.values.json_records import parse_rows, write_rows
 from sparklog.kafka.values.keys import values_to_parse, with_keys
+from sparklog.kafka.values.rows_at_fault import UnwritableRowError
 from sparklog.kafka.values.schemas import Schemas, value_subject
 
-_ENCODER = msgspec.json.Encoder(decimal_format="string")
 JSON_PER_BYTE_MAX = 6
 """Largest number of bytes of JSON for a byte of text: a control character is \\u0000."""
 
@@ -151,9 +148,7 @@ class TypedRows:
         if topic.value_format in FRAMED_FORMATS:
             target = Target(topic.name, topic.value_format, topic.schema, value_subject(topic.name))
             return keys, write_framed(rows, empty_rows(rows, topic.key_columns), target, self._schemas, JSON_BYTES_MAX)
-        columns = [json_values(column, base64_text) for column in rows.columns]
-        values = pa.array(list(map(_ENCODER.encode, row_objects(rows.schema.names, columns))), pa.binary())
-        return keys, without_tombstones(values, rows, topic)
+        return keys, without_tombstones(write_rows(rows), rows, topic)
 
     def _timestamps(self, rows: pa.RecordBatch, header: BatchHeader) -> Any:
         column = self._topic.timestamp_column

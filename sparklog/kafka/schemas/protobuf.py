@@ -25,7 +25,6 @@ from sparklog.security.optional import require
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
-    from google.protobuf.descriptor_pool import DescriptorPool
 
 COMPILER_S = 20
 """Limits of the compiler in s of processor time; three times as long in real time."""
@@ -132,29 +131,36 @@ def _check_links(schema: ProtobufSchema) -> None:
     """Link the descriptor with those that it imports. Raises RegistryError."""
     from google.protobuf.descriptor_pool import DescriptorPool
 
-    pool, added = DescriptorPool(), set[str]()
+    pool = DescriptorPool()
     try:
-        for name, one in _closure(schema):
-            if name not in added:
-                added.add(name)
-                file = _decode(one.compiled)
-                _add_predefined(pool, file.dependency, added)
-                file.name = name
-                pool.AddSerializedFile(file.SerializeToString())
-                pool.FindFileByName(name)
+        for file in linked_files(schema):
+            pool.AddSerializedFile(file.SerializeToString())
+            pool.FindFileByName(file.name)
     except (TypeError, KeyError, ValueError) as e:
         raise invalid_schema(f"it cannot be linked with its imports: {str(e)[:500]}") from None
 
 
-def _add_predefined(pool: DescriptorPool, names: Iterable[str], added: set[str]) -> None:
-    """Add the files of well-known types, and before each the files that it imports."""
+def linked_files(schema: ProtobufSchema) -> Iterator[FileDescriptorProto]:
+    """Yield the files of a schema, each after those that it imports."""
+    added = set[str]()
+    for name, one in _closure(schema):
+        if name not in added:
+            added.add(name)
+            file = _decode(one.compiled)
+            yield from _predefined_files(file.dependency, added)
+            file.name = name
+            yield file
+
+
+def _predefined_files(names: Iterable[str], added: set[str]) -> Iterator[FileDescriptorProto]:
+    """Yield the files of well-known types, and before each the files that it imports."""
     for name in names:
         short = name.removeprefix(WELL_KNOWN_PREFIX).removesuffix(".proto")
         if short in _WELL_KNOWN and name not in added:
             added.add(name)
-            data = _predefined(short)
-            _add_predefined(pool, _decode(data).dependency, added)
-            pool.AddSerializedFile(data)
+            file = _decode(_predefined(short))
+            yield from _predefined_files(file.dependency, added)
+            yield file
 
 
 def _closure(

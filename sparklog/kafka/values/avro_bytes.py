@@ -46,12 +46,12 @@ class Space:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._free_bytes = limit_bytes
+        self.free_bytes = limit_bytes
 
     def spend(self, size_bytes: int) -> None:
         """Count memory for values. Raises MessageTooLargeError."""
-        self._free_bytes -= size_bytes
-        if self._free_bytes < 0:
+        self.free_bytes -= size_bytes
+        if self.free_bytes < 0:
             raise MessageTooLargeError(
                 f"the rows of the batch take more than {self._limit_bytes} bytes: send smaller batches"
             )

@@ -14,6 +14,7 @@ from sparklog.kafka.schemas.avro import AvroType
 from sparklog.kafka.values.avro_bytes import AvroReader, Space, physical_type
 from sparklog.kafka.values.avro_columns import Column, Resolution
 from sparklog.kafka.values.avro_scalar import AvroValueError, scalar_decoder
+from sparklog.kafka.values.rows_at_fault import rows_at_fault
 
 SLICE_RECORDS, SLICE_BYTES = 16_384, 1024 * 1024
 """A slice of records is decoded at once; it ends before it has more, but has at least one record."""
@@ -28,7 +29,7 @@ def read_avro(
     reasons why records are refused, by index; their rows have no meaning. Raises MessageTooLargeError."""
     columns: list[list[Any]] = [[] for _ in resolution.columns]
     refused: dict[int, str] = {}
-    for first, part in _slices(payloads):
+    for first, part in slices(payloads):
         arrays, faults = _decode(part, writer, space)
         for parts, column in zip(columns, resolution.columns, strict=True):
             parts.append(_converted(arrays, len(part), column, faults))
@@ -39,7 +40,7 @@ def read_avro(
     return [pa.concat_arrays(parts) if len(parts) != 1 else parts[0] for parts in columns], refused
 
 
-def _slices(payloads: Any) -> Iterator[tuple[int, Any]]:
+def slices(payloads: Any) -> Iterator[tuple[int, Any]]:
     """Yield slices with the index of their first record."""
     count = len(payloads)
     ends = np.frombuffer(payloads.buffers()[1], np.int32, count + 1, 4 * payloads.offset)[1:]
@@ -90,20 +91,8 @@ def _converted(arrays: list[Any], count: int, column: Column, faults: dict[int, 
     try:
         return column.convert(array)
     except pa.ArrowInvalid:
-        for row, reason in _faults(array, column, 0, count):
+        limit = RECORDS_NAMED_MAX - len(faults)
+        reasons = rows_at_fault(array, lambda part: column.convert(plain_layout(part)), pa.ArrowInvalid, limit)
+        for row, reason in reasons.items():
             faults.setdefault(row, f"field {column.name!r}: {reason}")
-            if len(faults) >= RECORDS_NAMED_MAX:
-                break
         return pa.nulls(count, column.type)
-
-
-def _faults(array: Any, column: Column, first: int, count: int) -> Iterator[tuple[int, str]]:
-    """Yield the rows that cannot be converted, with the reasons, by halves."""
-    try:
-        column.convert(plain_layout(array.slice(first, count)))
-    except pa.ArrowInvalid as e:
-        if count == 1:
-            yield first, str(e).splitlines()[0]
-        else:
-            yield from _faults(array, column, first, count // 2)
-            yield from _faults(array, column, first + count // 2, count - count // 2)

@@ -20,6 +20,7 @@ from sparklog.kafka.records.varints import Array, VarintColumns, zigzag
 from sparklog.kafka.schemas.avro import AvroField, AvroType
 from sparklog.kafka.values.avro_bytes import Space, branch_of, physical_type
 from sparklog.kafka.values.avro_columns import columns_of, physical_default
+from sparklog.kafka.values.rows_at_fault import UnwritableRowError, first_fault
 
 _NOTHING = pa.scalar(b"", pa.binary())
 _NATURAL = {
@@ -31,15 +32,6 @@ _NATURAL = {
 }
 
 
-class UnwritableRowError(SchemaMismatchError):
-    """A row has a value that the schema cannot have."""
-
-    def __init__(self, row: int, reason: str) -> None:
-        super().__init__(reason)
-        self.row = row
-        """Index of the first such row."""
-
-
 def write_avro(rows: pa.RecordBatch, schema: AvroType, space: Space) -> Any:
     """Return the records of rows as a binary array. A field without a column gets its default, or null. Raises
     UnwritableRowError; SchemaMismatchError if no row can be written; MessageTooLargeError."""
@@ -47,7 +39,7 @@ def write_avro(rows: pa.RecordBatch, schema: AvroType, space: Space) -> Any:
     try:
         return _records(rows, schema, space)
     except (_UnwritableError, pa.ArrowInvalid):
-        first = _first_fault(rows, schema, space)
+        first = first_fault(rows, lambda part: _records(part, schema, space), (_UnwritableError, pa.ArrowInvalid))
     try:
         _records(rows.slice(first, 1), schema, space)
     except (_UnwritableError, pa.ArrowInvalid) as e:
@@ -58,20 +50,6 @@ def write_avro(rows: pa.RecordBatch, schema: AvroType, space: Space) -> Any:
 def _records(rows: pa.RecordBatch, schema: AvroType, space: Space) -> Any:
     columns = [plain_layout(column) for column in rows.columns]
     return _Writer(space).record(columns, rows.schema.names, schema, rows.num_rows)
-
-
-def _first_fault(rows: pa.RecordBatch, schema: AvroType, space: Space) -> int:
-    """Return the index of the first row that cannot be written, by halves."""
-    first, count = 0, rows.num_rows
-    while count > 1:
-        half = count // 2
-        try:
-            _records(rows.slice(first, half), schema, space)
-        except (_UnwritableError, pa.ArrowInvalid):
-            count = half
-        else:
-            first, count = first + half, count - half
-    return first
 
 
 class _UnwritableError(ValueError):

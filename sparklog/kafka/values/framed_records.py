@@ -19,11 +19,15 @@ from sparklog.format.schema import null_column
 from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
 from sparklog.kafka.records.varints import Array
 from sparklog.kafka.schemas.avro import AvroSchema
+from sparklog.kafka.schemas.json_schema import JsonSchema
+from sparklog.kafka.schemas.protobuf import ProtobufSchema
 from sparklog.kafka.schemas.schema_types import Parsed
 from sparklog.kafka.values.avro_bytes import Space
 from sparklog.kafka.values.avro_columns import resolve
 from sparklog.kafka.values.avro_records import read_avro
 from sparklog.kafka.values.framing import split_frames
+from sparklog.kafka.values.json_records import parse_rows
+from sparklog.kafka.values.protobuf_records import read_protobuf
 from sparklog.kafka.values.schemas import Schemas, SchemasNotLoadedError
 
 SCHEMAS_PER_BATCH_MAX = 100
@@ -112,11 +116,29 @@ def _decode(
     writer's schema fits; MessageTooLargeError."""
     if writer is None:
         raise SchemaMismatchError("the registry has no schema of this id: register it, or correct the id")
-    if not isinstance(writer, AvroSchema) or target.form != AVRO:
-        raise SchemaMismatchError(f"the schema is of another type: the topic takes {target.form}")
-    plan = resolve(writer.type, reader.type if isinstance(reader, AvroSchema) else None, target.columns, space)
-    columns, faults = read_avro(payloads, writer.type, plan, space)
-    return columns, faults, plan.dropped
+    if isinstance(writer, AvroSchema) and target.form == AVRO:
+        newest = reader.type if isinstance(reader, AvroSchema) else None
+        plan = resolve(writer.type, newest, target.columns, space)
+        columns, faults = read_avro(payloads, writer.type, plan, space)
+        return columns, faults, plan.dropped
+    if isinstance(writer, ProtobufSchema) and target.form == PROTOBUF:
+        newest_file = reader if isinstance(reader, ProtobufSchema) else None
+        return read_protobuf(payloads, writer, newest_file, target.columns, space)
+    if isinstance(writer, JsonSchema) and target.form == JSON_SCHEMA:
+        return *_read_json(payloads, target, space), ()
+    raise SchemaMismatchError(f"the schema is of another type: the topic takes {target.form}")
+
+
+def _read_json(payloads: Any, target: Target, space: Space) -> tuple[list[Any], dict[int, str]]:
+    """Return columns, and reasons by index."""
+    try:
+        rows = parse_rows(payloads, target.columns, target.topic, space.free_bytes)
+    except InvalidRecordError as e:
+        prefix = f" does not fit the topic {target.topic!r}: "
+        faults = {i: text.removeprefix(f"record {i}").removeprefix(prefix) for i, text in e.records.items()}
+        return [null_column(len(payloads), f.type) for f in target.columns], faults
+    space.spend(rows.nbytes)
+    return rows.columns, {}
 
 
 def _in_order(groups: list[tuple[Array, list[Any]]], count: int, columns: pa.Schema) -> pa.RecordBatch:

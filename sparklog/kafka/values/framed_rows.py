@@ -10,11 +10,16 @@ import pyarrow as pa
 from sparklog.errors import SchemaMismatchError
 from sparklog.kafka.records.varints import Array
 from sparklog.kafka.schemas.avro import AvroSchema
+from sparklog.kafka.schemas.json_schema import JsonSchema
+from sparklog.kafka.schemas.protobuf import ProtobufSchema
 from sparklog.kafka.schemas.schema_types import Parsed
 from sparklog.kafka.values.avro_bytes import Space
-from sparklog.kafka.values.avro_write import UnwritableRowError, write_avro
-from sparklog.kafka.values.framed_records import AVRO, Target
+from sparklog.kafka.values.avro_write import write_avro
+from sparklog.kafka.values.framed_records import AVRO, JSON_SCHEMA, PROTOBUF, Target
 from sparklog.kafka.values.framing import with_frames
+from sparklog.kafka.values.json_records import write_rows
+from sparklog.kafka.values.protobuf_records import write_protobuf
+from sparklog.kafka.values.rows_at_fault import UnwritableRowError
 from sparklog.kafka.values.schemas import Schemas
 
 
@@ -47,6 +52,10 @@ def write_framed(rows: pa.RecordBatch, is_empty: Array, target: Target, schemas:
 
 
 def _write(rows: pa.RecordBatch, schema: Parsed, target: Target, space: Space) -> Any:
-    if not isinstance(schema, AvroSchema) or target.form != AVRO:
-        raise SchemaMismatchError(f"the schema is of another type than {target.form}")
-    return write_avro(rows, schema.type, space)
+    if isinstance(schema, AvroSchema) and target.form == AVRO:
+        return write_avro(rows, schema.type, space)
+    if isinstance(schema, ProtobufSchema) and target.form == PROTOBUF:
+        return write_protobuf(rows, schema)
+    if isinstance(schema, JsonSchema) and target.form == JSON_SCHEMA:
+        return write_rows(rows)
+    raise SchemaMismatchError(f"the schema is of another type than {target.form}")

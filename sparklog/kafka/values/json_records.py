@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,9 +18,11 @@ from sparklog.errors import MessageTooLargeError
 from sparklog.format.body_layout import INFLATED_BYTES_MAX
 from sparklog.format.json_exact import base64_as_bytes
 from sparklog.format.json_rows import SLICE_ROWS, JsonRows, JsonRowsError
+from sparklog.format.json_values import base64_text, json_values, row_objects
 from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
 from sparklog.settings import MIB
 
+_ENCODER = msgspec.json.Encoder(decimal_format="string")
 _CONTAINER_BYTES, _VALUE_BYTES = 160, 120
 SLICE_BYTES = 32 * MIB
 """Memory for the Python objects from which a slice of rows is ended, in bytes."""
@@ -52,6 +55,12 @@ def parse_rows(values: Any, schema: pa.Schema, topic: str, rows_bytes_max: int =
     if len(parts) == 1:
         return parts[0]
     return pa.Table.from_batches(parts, schema).combine_chunks().to_batches()[0]
+
+
+def write_rows(rows: pa.RecordBatch) -> Any:
+    """Return rows as JSON objects, a binary array."""
+    columns = [json_values(column, base64_text) for column in rows.columns]
+    return pa.array(list(map(_ENCODER.encode, row_objects(rows.schema.names, columns))), pa.binary())
 
 
 def _slices(values: Any, schema: pa.Schema) -> Iterator[tuple[int, list[bytes | None]]]:

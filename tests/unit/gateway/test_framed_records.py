@@ -13,9 +13,9 @@ import pytest
 from sparklog.errors import MessageTooLargeError, SchemaMismatchError
 from sparklog.kafka.records.errors import InvalidRecordError
 from sparklog.kafka.values.avro_columns import columns_of
-from sparklog.kafka.values.avro_write import UnwritableRowError
 from sparklog.kafka.values.framed_records import Rows, Target, read_framed
 from sparklog.kafka.values.framed_rows import write_framed
+from sparklog.kafka.values.rows_at_fault import UnwritableRowError
 from sparklog.kafka.values.schemas import SchemasNotLoadedError
 from tests.support.cases import for_each
 from tests.unit.gateway.registry_schemas import FixedSchemas, avro

@@ -1,0 +1,419 @@
+"""Protobuf records of one schema as columns, and rows as records.
+
+In Confluent's framing a list of numbers between the schema's id and the message names the message: its place among the
+messages of the file, then among those inside. A zero alone is the first message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparklog.errors import MessageTooLargeError, SchemaMismatchError
+from sparklog.format.map_keys import require_distinct_keys
+from sparklog.format.plain_layout import plain_layout
+from sparklog.format.schema import fit_column, null_column
+from sparklog.kafka.records.errors import RECORDS_NAMED_MAX
+from sparklog.kafka.records.varints import Array
+from sparklog.kafka.schemas.protobuf import ProtobufSchema
+from sparklog.kafka.values.avro_bytes import Space
+from sparklog.kafka.values.avro_records import slices
+from sparklog.kafka.values.framing import byte_slices
+from sparklog.kafka.values.protobuf_columns import (
+    MessageField,
+    MessageType,
+    decoded,
+    encoded,
+    filled_column,
+    message_type,
+)
+from sparklog.kafka.values.rows_at_fault import UnwritableRowError, first_fault, rows_at_fault
+
+INDEX_DEPTH_MAX = 20
+PREFIXES_MAX = 100
+"""Largest number of different messages in the records of one schema in a batch."""
+EXPANDED_BYTES_MAX = 64 * 1024 * 1024
+"""Memory for the rows of a slice of records, in the worst case."""
+GROUP_TAGS_MAX = 10_000
+"""Largest number of bytes in a record that can begin a group: `ptars` calls itself for each group inside another one,
+until its stack is full."""
+_GROUP_WIRE_TYPE = 3
+_NULL_BYTES = 17
+FIRST_MESSAGE = b"\0"
+
+types_of_messages = lru_cache(maxsize=256)(message_type)
+
+
+def read_protobuf(
+    payloads: Any, writer: ProtobufSchema, reader: ProtobufSchema | None, columns: pa.Schema, space: Space
+) -> tuple[list[Any], dict[int, str], tuple[str, ...]]:
+    """Decode records of one schema. `payloads`: binary array without nulls, which begins with the message's index.
+    Returns an array per column, the reasons why records are refused by index, and the paths of fields that the newest
+    schema does not have any more. Raises SchemaMismatchError; MessageTooLargeError."""
+    refused: dict[int, str] = {}
+    dropped: set[str] = set()
+    parts: list[tuple[Array, list[Any]]] = []
+    for places, index, messages in _messages(payloads, refused):
+        try:
+            kind = types_of_messages(writer, index)
+            own = _newest(reader, index)
+            plan = _Plan(None if own is None or own is kind else own.fields)
+            sources = plan.sources(kind.fields, list(columns), plan.reader, "")
+        except SchemaMismatchError as e:
+            refused.update(dict.fromkeys(places[:RECORDS_NAMED_MAX].tolist(), str(e)))
+            continue
+        dropped.update(plan.dropped)
+        arrays: list[list[Any]] = [[] for _ in columns]
+        for first, part in slices(messages):
+            for first_row, some in _within(part, kind):
+                batch, faults = _decode(some, kind)
+                for column, (at, source) in enumerate(sources):
+                    arrays[column].append(_column(batch, kind, at, source, columns.field(column), space, faults))
+                refused.update({int(places[first + first_row + row]): reason for row, reason in faults.items()})
+        parts.append((places, [pa.concat_arrays(one) for one in arrays]))
+    count = len(payloads)
+    if refused or not parts:
+        return [null_column(count, f.type) for f in columns], refused, tuple(sorted(dropped))
+    if len(parts) == 1:
+        return parts[0][1], refused, tuple(sorted(dropped))
+    place = np.empty(count, np.int64)
+    place[np.concatenate([places for places, _ in parts])] = np.arange(count)
+    order = pa.array(place)
+    together = [pa.concat_arrays(one).take(order) for one in zip(*(arrays for _, arrays in parts), strict=True)]
+    return together, refused, tuple(sorted(dropped))
+
+
+def _newest(reader: ProtobufSchema | None, index: tuple[int, ...]) -> MessageType | None:
+    """Return the message of the newest schema; None if it has no such message with columns."""
+    try:
+        return None if reader is None else types_of_messages(reader, index)
+    except SchemaMismatchError:
+        return None
+
+
+# -- the index of the message
+
+
+def _messages(payloads: Any, refused: dict[int, str]) -> Iterator[tuple[Array, tuple[int, ...], Any]]:
+    """Yield the places of the records of each message, its index, and the messages."""
+    count = len(payloads)
+    offsets = np.frombuffer(payloads.buffers()[1], np.int32, count + 1, 4 * payloads.offset).astype(np.int64)
+    body = payloads.buffers()[2]
+    data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(1, np.uint8)
+    begins, ends = offsets[:-1], offsets[1:]
+    remaining = np.arange(count)
+    for _ in range(PREFIXES_MAX):
+        if not len(remaining):
+            return
+        first = int(remaining[0])
+        prefix = _prefix(data[begins[first] : min(int(ends[first]), int(begins[first]) + 64)].tobytes())
+        if prefix is None:
+            refused[first] = "its index of a message is cut off or not valid"
+            remaining = remaining[1:]
+            continue
+        index, size = prefix
+        expected = data[begins[first] : begins[first] + size]
+        is_same = ends[remaining] - begins[remaining] >= size
+        for i in range(size):
+            is_same[is_same] &= data[begins[remaining[is_same]] + i] == expected[i]
+        places = remaining[is_same]
+        yield places, index, byte_slices(data, begins[places] + size, ends[places])
+        remaining = remaining[~is_same]
+    for row in remaining[:RECORDS_NAMED_MAX].tolist():
+        refused[row] = f"the batch has more than {PREFIXES_MAX} messages of one schema"
+
+
+def _prefix(data: bytes) -> tuple[tuple[int, ...], int] | None:
+    """Return the index at the beginning of a payload, and its size; None if it is not valid."""
+    count, at = _number(data, 0)
+    if count == 0:
+        return (0,), at
+    if not 0 < count <= INDEX_DEPTH_MAX:
+        return None
+    index = []
+    for _ in range(count):
+        place, at = _number(data, at)
+        if place < 0:
+            return None
+        index.append(place)
+    return tuple(index), at
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number and the position after it; -1 if it is cut off or not valid."""
+    number = shift = 0
+    while at < len(data) and shift < 35:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at
+        shift += 7
+    return -1, at
+
+
+# -- decoding
+
+
+def _width(field: MessageField) -> int:
+    """Return the largest size in bytes of the field's part of a row, without the elements of lists."""
+    if field.is_list or field.is_map:
+        return 5
+    return 1 + sum(map(_width, field.fields)) if field.fields else _NULL_BYTES
+
+
+def _repeated(fields: tuple[MessageField, ...]) -> Iterator[tuple[int, int]]:
+    """Yield the tag and the size of an element of each list and map of messages, at any depth."""
+    for field in fields:
+        if field.fields and (field.is_list or field.is_map):
+            yield field.tag, 1 + sum(map(_width, field.fields))
+        yield from _repeated(field.fields)
+
+
+def _within(payloads: Any, kind: MessageType) -> Iterator[tuple[int, Any]]:
+    """Yield slices of records whose rows take at most EXPANDED_BYTES_MAX: an empty message of two bytes can be a row of
+    thousands of nulls. Raises MessageTooLargeError for a record that can take more."""
+    width, repeated = sum(map(_width, kind.fields)), list(_repeated(kind.fields))
+
+    def bound(part: Any) -> int:
+        body = part.buffers()[2]
+        offsets = np.frombuffer(part.buffers()[1], np.int32, len(part) + 1, 4 * part.offset)
+        data = np.frombuffer(body, np.uint8)[offsets[0] : offsets[-1]] if body is not None else np.zeros(0, np.uint8)
+        elements = sum(int(((data & 0x7F) == tag).sum()) * size for tag, size in repeated)
+        return len(part) * width + elements
+
+    waiting = [(0, payloads)]
+    while waiting:
+        first, part = waiting.pop()
+        if bound(part) <= EXPANDED_BYTES_MAX:
+            yield first, part
+        elif len(part) == 1:
+            raise MessageTooLargeError(
+                f"a record of {part.nbytes} bytes can have more than {EXPANDED_BYTES_MAX} bytes of columns: send smaller "
+                "records"
+            )
+        else:
+            half = len(part) // 2
+            waiting += [(first + half, part.slice(half)), (first, part.slice(0, half))]
+
+
+def _decode(payloads: Any, kind: MessageType) -> tuple[pa.RecordBatch, dict[int, str]]:
+    """Return the rows of `ptars`, and reasons by index; refused records have the row of an empty message."""
+    faults = _deep_records(payloads)
+    if not faults:
+        try:
+            return _converted(payloads, kind), {}
+        except ValueError:
+            pass
+    sound = payloads if not faults else _emptied(payloads, faults)
+    faults.update(rows_at_fault(sound, lambda part: _converted(part, kind), ValueError, RECORDS_NAMED_MAX))
+    if len(faults) >= RECORDS_NAMED_MAX:
+        return _converted(_emptied(payloads, range(len(payloads))), kind), faults
+    return _converted(_emptied(payloads, faults), kind), faults
+
+
+def _converted(payloads: Any, kind: MessageType) -> pa.RecordBatch:
+    """Return the rows of messages. Raises ValueError."""
+    try:
+        return kind.handler.array_to_record_batch(payloads)
+    except BaseException as e:
+        if isinstance(e, ValueError) or type(e).__name__ != "PanicException":
+            raise
+        raise ValueError(f"the message cannot be decoded: {e}") from None
+
+
+def _emptied(payloads: Any, rows: Any) -> Any:
+    """Return the records, empty ones in some rows."""
+    mask = np.zeros(len(payloads), bool)
+    mask[list(rows)] = True
+    return pc.if_else(pa.array(mask), pa.scalar(b"", pa.binary()), payloads)
+
+
+def _deep_records(payloads: Any) -> dict[int, str]:
+    """Return reasons for the records that can have too many groups inside one another."""
+    sizes = np.asarray(pc.binary_length(payloads))
+    faults = {}
+    for row in np.flatnonzero(sizes > GROUP_TAGS_MAX).tolist():
+        data = np.frombuffer(payloads[row].as_buffer(), np.uint8)
+        starts = int(((data & 7) == _GROUP_WIRE_TYPE).sum())
+        if starts > GROUP_TAGS_MAX and _is_deep(data):
+            faults[row] = "groups are nested too deep"
+    return faults
+
+
+def _is_deep(data: Array) -> bool:
+    """Return True if a message has groups inside one another beyond the limit of Python's library, or is damaged."""
+    from google.protobuf.empty_pb2 import Empty
+    from google.protobuf.message import DecodeError
+
+    try:
+        Empty.FromString(data.tobytes())
+    except DecodeError:
+        return True
+    return False
+
+
+# -- columns
+
+
+class _Plan:
+    """Finds the writer's field of each column. A field of the newest schema has its number in all versions."""
+
+    def __init__(self, reader: tuple[MessageField, ...] | None) -> None:
+        self.reader = reader
+        self.dropped: list[str] = []
+
+    def sources(
+        self,
+        fields: tuple[MessageField, ...],
+        targets: list[pa.Field],
+        reader: tuple[MessageField, ...] | None,
+        path: str,
+    ) -> list[tuple[int, _Source | None]]:
+        """Return the index and the conversion of the writer's field of each target; -1 for none. Raises
+        SchemaMismatchError."""
+        by_number = {field.number: i for i, field in enumerate(fields)}
+        by_name = {field.name: i for i, field in enumerate(fields)}
+        read = {field.name: field for field in reader or ()}
+        sources: list[tuple[int, _Source | None]] = []
+        used = set[int]()
+        prefix = f"{path}." if path else ""
+        for target in targets:
+            own = read.get(target.name)
+            at = by_number.get(own.number, -1) if own is not None else by_name.get(target.name, -1)
+            if at < 0 or at in used:
+                sources.append((-1, None))
+                continue
+            used.add(at)
+            sources.append((at, self._source(fields[at], own, target.type, prefix + target.name)))
+        numbers = {field.number for field in reader or ()}
+        for i, field in enumerate(fields):
+            if i not in used and (reader is None or field.number in numbers):
+                raise SchemaMismatchError(
+                    f"field {prefix + field.name!r} is no column: add a column, or write records without the field"
+                )
+            if i not in used:
+                self.dropped.append(prefix + field.name)
+        return sources
+
+    def _source(self, field: MessageField, own: MessageField | None, target: Any, path: str) -> _Source:
+        inner: list[tuple[int, _Source | None]] = []
+        element = target.value_type if field.is_list and pa.types.is_list(target) else target
+        if field.kind == "message" and field.column != target and pa.types.is_struct(element):
+            read = own.fields if own is not None and own.kind == "message" else None
+            inner = self.sources(field.fields, list(element), read, path)
+        elif field.column != target:
+            try:
+                fit_column(pa.nulls(0, field.column), target)
+            except (pa.ArrowException, OverflowError) as e:
+                reason = str(e).splitlines()[0]
+                raise SchemaMismatchError(
+                    f"field {path!r} is {field.kind}, the column has {target} ({reason})"
+                ) from None
+        return _Source(field, target, inner)
+
+
+class _Source:
+    """The conversion of a field into a column."""
+
+    def __init__(self, field: MessageField, target: Any, inner: list[tuple[int, _Source | None]]) -> None:
+        self._field = field
+        self._target = target
+        self._inner = inner
+
+    def convert(self, array: Any) -> Any:
+        """Return the column of an array of `ptars`. Raises pa.ArrowInvalid."""
+        column = decoded(array, self._field)
+        require_distinct_keys(column)
+        return self.fitted(column)
+
+    def fitted(self, column: Any) -> Any:
+        """Return a column of the field's own type as one of the target's. Raises pa.ArrowInvalid."""
+        if column.type == self._target:
+            return column
+        if not self._inner:
+            return fit_column(column, self._target)
+        if self._field.is_list:
+            values = self._structs(column.values, self._target.value_type)
+            return pa.Array.from_buffers(self._target, len(column), column.buffers()[:2], children=[values])
+        return self._structs(column, self._target)
+
+    def _structs(self, column: Any, target: Any) -> Any:
+        children = [
+            null_column(len(column), child.type) if source is None else source.fitted(column.field(at))
+            for (at, source), child in zip(self._inner, target, strict=True)
+        ]
+        return pa.Array.from_buffers(target, len(column), [column.buffers()[0]], children=children)
+
+
+def _column(
+    batch: pa.RecordBatch,
+    kind: MessageType,
+    at: int,
+    source: _Source | None,
+    target: pa.Field,
+    space: Space,
+    faults: dict[int, str],
+) -> Any:
+    """Return a column; add the reasons of its rows to `faults`."""
+    if source is None:
+        space.spend(_NULL_BYTES * batch.num_rows)
+        return null_column(batch.num_rows, target.type)
+    array = batch.column(kind.fields[at].name)
+    try:
+        column = source.convert(array)
+    except pa.ArrowInvalid:
+        limit = RECORDS_NAMED_MAX - len(faults)
+        reasons = rows_at_fault(array, lambda part: source.convert(plain_layout(part)), pa.ArrowInvalid, limit)
+        for row, reason in reasons.items():
+            faults.setdefault(row, f"field {target.name!r}: {reason}")
+        return null_column(batch.num_rows, target.type)
+    space.spend(column.nbytes)
+    return column
+
+
+# -- writing
+
+
+def write_protobuf(rows: pa.RecordBatch, schema: ProtobufSchema) -> Any:
+    """Return the records of rows as a binary array, with the index of the first message. A null has no bytes. Raises
+    UnwritableRowError; SchemaMismatchError if no row can be written."""
+    kind = types_of_messages(schema, (0,))
+    layout, fields = kind.handler.schema(), {field.name: field for field in kind.fields}
+
+    def records(part: pa.RecordBatch) -> Any:
+        arrays = [_encoded(part, fields[target.name], target) for target in layout]
+        return kind.handler.record_batch_to_array(pa.RecordBatch.from_arrays(arrays, schema=layout))
+
+    try:
+        messages = records(rows)
+    except (pa.ArrowInvalid, OverflowError):
+        first = first_fault(rows, records, pa.ArrowInvalid)
+        try:
+            records(rows.slice(first, 1))
+        except pa.ArrowInvalid as e:
+            raise UnwritableRowError(first, str(e).splitlines()[0]) from None
+        raise
+    return pc.binary_join_element_wise(pa.scalar(FIRST_MESSAGE), messages.cast(pa.binary()), pa.scalar(b""))
+
+
+def _encoded(rows: pa.RecordBatch, field: MessageField, target: pa.Field) -> Any:
+    at = rows.schema.get_field_index(field.name)
+    column = null_column(rows.num_rows, field.column) if at < 0 else rows.column(at)
+    if column.type != field.column:
+        try:
+            fit_column(pa.nulls(0, column.type), field.column)
+        except (pa.ArrowException, OverflowError) as e:
+            raise SchemaMismatchError(
+                f"field {field.name!r} is {field.kind}, the column has {column.type}: {e}"
+            ) from None
+    try:
+        fitted = column if column.type == field.column else fit_column(column, field.column)
+        return filled_column(encoded(plain_layout(fitted), field, target.type), target)
+    except pa.ArrowInvalid as e:
+        raise pa.ArrowInvalid(f"field {field.name!r}: {str(e).splitlines()[0]}") from None
