@@ -35,6 +35,7 @@ from sparklog_broker.dynamic_config import DynamicConfig
 from sparklog_broker.network.large_responses import LargeResponses
 from sparklog_broker.network.long_requests import LongRequests
 from sparklog_broker.partitions.appender import Appender
+from sparklog_broker.partitions.column_pruner import ColumnPruner
 from sparklog_broker.partitions.io_threads import IoThreads
 from sparklog_broker.partitions.lakes import Lakes
 from sparklog_broker.partitions.mirrors import Mirrors
@@ -78,6 +79,7 @@ class Broker:
         self.storage = storage
         self.io = IoThreads(loop, environment.executors, config.num_io_threads)
         self.partitions = Partitions(config, storage, self.io)
+        self.column_pruner = ColumnPruner()
         self.appender = Appender(loop, self.io, storage.logs, self.partitions.produces)
         self.background = Background(config, loop, environment, storage, self.partitions)
         self.security_records = SecurityRecords(storage.metadata.security, self._change_security)

@@ -218,7 +218,7 @@ class Pipeline:
         answer, answer_bytes = None, 0
         try:
             response = await proceed(received)
-            answer, answer_bytes = response.message, sum(part.length_bytes for part in response.payload)
+            answer, answer_bytes = response.message, response.payload_bytes
         finally:
             call = received.call
             if call is None:

@@ -239,13 +239,29 @@ def write_producer_fields(
 ) -> int:
     """Write the producer's fields, and a stamp with the CRC and otherwise zeros. Returns the CRC; 0 without
     `checksum`."""
+    _write_fields(message, stamp_position, fields)
+    crc = _crc(message, stamp_position, len(message)) if checksum else 0
+    _write_stamp(message, stamp_position, crc, 0, 0, 0)
+    return crc
+
+
+def write_fields_of_parts(
+    head: memoryview, stamp_position: int, fields: ProducerFields, body: Sequence[memoryview]
+) -> int:
+    """Write the producer's fields into the prefix and metadata of a batch whose body is in several parts. Returns the
+    batch's CRC."""
+    _write_fields(head, stamp_position, fields)
+    crc = _crc(head, stamp_position, len(head))
+    for part in body:
+        crc = crc32c(part, crc)
+    return crc
+
+
+def _write_fields(message: memoryview, stamp_position: int, fields: ProducerFields) -> None:
     start = stamp_position + STAMP_CHARS
     message[start : start + PRODUCER_FIELDS_CHARS] = binascii.b2a_base64(
         _PRODUCER_FIELDS.pack(*fields, 0), newline=False
     )
-    crc = _crc(message, stamp_position, len(message)) if checksum else 0
-    _write_stamp(message, stamp_position, crc, 0, 0, 0)
-    return crc
 
 
 def _codec(compression: str) -> Any:

@@ -110,3 +110,13 @@ def _pairs(metadata: Bytes, field: int) -> np.ndarray:
     vector = root_table(metadata, field)
     (count,) = _U32.unpack_from(metadata, vector)
     return np.frombuffer(metadata, "<i8", 2 * count, vector + 4).reshape(-1, 2)
+
+
+def replace_buffers(metadata: memoryview, buffers: np.ndarray, body_length_bytes: int) -> None:
+    """Write other places of the buffers, and another length of the body, into a RecordBatch message that
+    `record_batch_message` has accepted. `buffers`: as in `RecordBatchMessage`, of the same shape."""
+    message = root_table(metadata)
+    header, body = (table_field(metadata, message, number) for number in (2, 3))
+    vector = root_table(metadata, table_field(metadata, root_table(metadata, header), 2)) + 4
+    metadata[vector : vector + 8 * buffers.size] = np.ascontiguousarray(buffers, "<i8").tobytes()
+    metadata[body : body + 8] = _I64.pack(body_length_bytes)

@@ -63,6 +63,7 @@ class HandshakeRequest(Message):
     gateway: Annotated[str, Meta(max_length=1_000)] = ""
 
 
+COLUMNS_PER_REQUEST_MAX = 10_000
 UInt16 = Annotated[int, Meta(ge=0, le=65_535)]
 APIS_MAX = 1_000
 
@@ -148,7 +149,8 @@ class ProduceResponse(Message):
 class FetchPartition(Message):
     """Start and largest size of a read. `leader_epoch`: the partition's leader epoch as the client knows it; the broker
     refuses a different epoch (KIP-320); -1: not known. `leader_only`: True to read from the leader, although the
-    request has a `rack`. `topic_id`: as in ProducePartition."""
+    request has a `rack`. `topic_id`: as in ProducePartition. `columns`: names of the only columns that the reader
+    decodes; the answer can lack others (`format/pruned_batch.py`). None: all."""
 
     topic: Name
     partition: Partition
@@ -157,6 +159,7 @@ class FetchPartition(Message):
     leader_epoch: Int32 = -1
     leader_only: bool = False
     topic_id: TopicId = ""
+    columns: Annotated[list[Text], Meta(max_length=COLUMNS_PER_REQUEST_MAX)] | None = None
 
 
 class FetchRequest(Message):

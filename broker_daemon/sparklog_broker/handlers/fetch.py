@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from sparklog.environment.time_slices import ITEMS_PER_LOOK
 from sparklog.errors import InvalidRequestError, OffsetNotAvailableError, SparklogError
@@ -22,6 +22,7 @@ from sparklog_broker.handlers.leader_hints import endpoints, leader_hint, prefer
 from sparklog_broker.handlers.named_once import check_each_once
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions import page_cache
+from sparklog_broker.partitions.column_pruner import Part
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.request_context import RequestContext
 
@@ -29,6 +30,9 @@ SLICES_PER_PARTITION_MAX = 32
 """Largest number of slices of one partition in an answer. Only tiny segments need more slices, which take too long."""
 SLICES_PER_ANSWER_MAX = 1_000
 """Largest number of slices in an answer; each can keep a segment file open. The next fetch continues."""
+COLUMNS_READ_FACTOR = 4
+"""Number of bytes that are looked at for each byte of room, if the reader wants some columns only."""
+P = TypeVar("P", bound=Part)
 WAITING_PARTITIONS_MAX = 2_000
 """Largest number of partitions whose appends wake a fetch. A fetch of more partitions waits for its full
 `max_wait_ms`.
@@ -62,9 +66,10 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
             reading.release()
             raise
     await reading.count()
+    parts = await reading.payload()
     named = [i for r in reading.results if r.error_code or r.preferred_replica >= 0 for i in _brokers_named(r)]
     brokers = endpoints(context.broker, named, context.listener) if named else []
-    return Response(FetchResponse(reading.results, brokers), list(reading.slices))
+    return Response(FetchResponse(reading.results, brokers), parts)
 
 
 class _Offsets(NamedTuple):
@@ -158,6 +163,43 @@ class _FetchReader:
             self.release()
             raise
 
+    async def payload(self) -> list[Part]:
+        """Return the answer's parts: the slices, with some columns for readers that want no others. Then the results
+        have other lengths."""
+        parts: list[Part] = []
+        try:
+            for i, slices in enumerate(self._by_partition):
+                pruned = await self._pruned(self._request.partitions[i], slices) if slices else None
+                if pruned is None:
+                    parts += slices
+                    continue
+                for file_slice in slices:
+                    self.slices.remove(file_slice)
+                    file_slice.release()
+                parts += pruned
+                self.results[i].length_bytes = Response(None, pruned).payload_bytes
+        except BaseException:
+            self.release()
+            Response(None, parts).release()
+            raise
+        return parts
+
+    async def _pruned(self, requested: FetchPartition, slices: list[FileSlice]) -> list[Part] | None:
+        """Return the requested columns of the slices; None for the slices as they are."""
+        partition = self._broker.partitions.find(TopicPartition(requested.topic, requested.partition))
+        if requested.columns is None or partition is None:
+            return None
+        held = [file_slice.duplicate() for file_slice in slices]
+        prune = partial(
+            self._broker.column_pruner.prune,
+            (requested.topic, partition.topic_id, requested.partition),
+            held,
+            requested.columns,
+            partition.log.reader.schema_of,
+            min(requested.max_bytes, self._max_bytes),
+        )
+        return await _run(self._broker, partial(_then_release, prune, held))
+
     async def _wait(self) -> None:
         wait_s, fetches = self._request.max_wait_ms / 1000, self._broker.partitions.fetches
         if len(self._available) > WAITING_PARTITIONS_MAX:
@@ -182,7 +224,7 @@ class _FetchReader:
                 self.results.append(result)
                 self._by_partition.append(slices)
                 self.slices += slices
-                remaining -= result.length_bytes
+                remaining -= result.length_bytes // (1 if requested.columns is None else COLUMNS_READ_FACTOR)
                 self._failed = self._failed or result.error_code != 0 or result.preferred_replica >= 0
         except BaseException:
             self.release()
@@ -223,6 +265,8 @@ class _FetchReader:
         offsets = _Offsets()
         slices: list[FileSlice] = []
         room = min(requested.max_bytes, remaining)
+        if requested.columns is not None:
+            room *= COLUMNS_READ_FACTOR
         try:
             partition = self._partition(requested)
             log, offsets = partition.log, _Offsets.from_partition(partition)
@@ -360,7 +404,15 @@ def _read_waiting(log: PartitionLog, offset: int, max_bytes: int, end: int) -> l
     return slices
 
 
-async def _run(broker: Broker, job: Callable[[], list[FileSlice]]) -> list[FileSlice]:
+def _then_release(job: Callable[[], list[P]], held: list[FileSlice]) -> list[P]:
+    """Run `job`, which reads the slices `held`, and release them."""
+    try:
+        return job()
+    finally:
+        Response(None, held).release()
+
+
+async def _run(broker: Broker, job: Callable[[], list[P]]) -> list[P]:
     """Run `job` on a thread that is allowed to block. If the caller is cancelled, the job's slices are released."""
     running = broker.storage.remote_reads.submit(job)
     try:
@@ -370,7 +422,6 @@ async def _run(broker: Broker, job: Callable[[], list[FileSlice]]) -> list[FileS
         raise
 
 
-def _release_all(done: Future[list[FileSlice]]) -> None:
+def _release_all(done: Future[list[P]]) -> None:
     if not done.cancelled() and done.exception() is None:
-        for file_slice in done.result():
-            file_slice.release()
+        Response(None, done.result()).release()

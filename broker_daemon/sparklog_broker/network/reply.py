@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -42,14 +43,20 @@ class Response(Struct):
     """
 
     message: Message | None
-    payload: list[Slice] = field(default_factory=list)
+    payload: Sequence[bytes | Slice] = field(default_factory=list)
     close: bool = False
     header: list[bytes] | None = None
+
+    @property
+    def payload_bytes(self) -> int:
+        """Size of the payload."""
+        return sum(len(part) if isinstance(part, bytes) else part.length_bytes for part in self.payload)
 
     def release(self) -> None:
         """Release the slices of a reply that is not sent."""
         for part in self.payload:
-            part.release()
+            if not isinstance(part, bytes):
+                part.release()
 
 
 def fields_before_rest(message: Message, version: int | None) -> tuple[str, ...]:
@@ -91,7 +98,7 @@ def frame_response(api: int, correlation_id: int, response: Response, version: i
     """
     if response.message is None:
         return Reply([], close=True) if response.close else None
-    length = sum(part.length_bytes for part in response.payload)
+    length = response.payload_bytes
     if response.header is not None:
         header = header_parts(response, version)
         prefix = encode_response_prefix(api, correlation_id, sum(map(len, header)), length)

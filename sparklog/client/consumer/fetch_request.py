@@ -69,7 +69,10 @@ def fetch_request(
         if position.offset is not None:
             max_part = min(part_bytes, PROBE_BYTES) if is_probe(position) else part_bytes
             leader_only = bool(config.rack) and now < position.leader_until
-            part = FetchPartition(*position.tp, position.offset, max_part, epoch_of(position), leader_only)
+            columns = position.projection.fetched_columns
+            part = FetchPartition(
+                *position.tp, position.offset, max_part, epoch_of(position), leader_only, columns=columns
+            )
             requested.append((position, part))
     parts = [part for _, part in requested]
     return FetchRequest(wait_ms, config.min_bytes, max_bytes, config.isolation, parts, config.rack), requested

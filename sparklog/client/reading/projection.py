@@ -77,6 +77,15 @@ class Projection:
         self.objects_bytes = _objects_bytes(self.schema)
         """Memory of the Python objects of a decoded batch."""
 
+    @property
+    def fetched_columns(self) -> list[str] | None:
+        """Names of the columns that a broker has to send: those of the reader, and the one with the timestamps. None:
+        all."""
+        if self.columns is None or self.info.is_envelope or len(self.columns) >= len(self.info.schema):
+            return None
+        timestamps = self.timestamp_column
+        return self.columns if timestamps is None or timestamps in self.columns else [*self.columns, timestamps]
+
     def copy(self) -> Projection:
         """Return a copy for another thread, in the same layout."""
         copied = copy.copy(self)

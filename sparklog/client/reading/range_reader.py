@@ -310,7 +310,7 @@ class _RangeReader:
         last answer are yielded."""
         stalled_until = time.monotonic() + self._retry_s
         with self._cluster.connection(leader, purpose="range", timeout_ms=self._remaining_ms) as connection:
-            self._request(connection, offset)
+            self._request(connection, offset, projection)
             while offset < self._end:
                 payload, aborted = self._receive(connection, offset, stalled_until)
                 view = memoryview(payload)
@@ -328,16 +328,18 @@ class _RangeReader:
                 if next_offset > offset:
                     stalled_until = time.monotonic() + self._retry_s
                 if next_offset < self._end:
-                    self._request(connection, next_offset)
+                    self._request(connection, next_offset, projection)
                 for position, header in headers:
                     batch = self._decode(payload, view, position, header, projection, offset, aborted)
                     if batch is not None:
                         yield batch
                 offset = self._offset = next_offset
 
-    def _request(self, connection: Connection, offset: int) -> None:
+    def _request(self, connection: Connection, offset: int, projection: Projection) -> None:
         most, wait_ms, timeout_ms, rack = self._fetching
-        partition = FetchPartition(*self._tp, offset, most, leader_only=bool(rack) and self._leader_only)
+        leader_only = bool(rack) and self._leader_only
+        columns = projection.fetched_columns
+        partition = FetchPartition(*self._tp, offset, most, leader_only=leader_only, columns=columns)
         wait_ms = min(wait_ms, timeout_ms // 2)  # the broker must answer before the time limit
         request = FetchRequest(wait_ms, 1, most, self._isolation, [partition], rack)
         connection.send(Api.FETCH, request, timeout_ms=timeout_ms, wait_ms=wait_ms)

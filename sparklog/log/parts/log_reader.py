@@ -15,6 +15,7 @@ from sparklog.log.parts.ranges import LOCATE_RANGES_MAX, ranges_between, slice_f
 from sparklog.log.parts.time_lookup import TimeLookup, TopicSchemas
 from sparklog.log.producers.whole_transactions import Commit, CommitScan
 from sparklog.log.segments.slices import FileSlice
+from sparklog.log.segments.stored_schema import SchemaOf
 from sparklog.log.segments.view import SegmentView
 from sparklog.log.state.log_state import LogState
 from sparklog.types import OffsetAndTimestamp
@@ -97,6 +98,11 @@ class LogReader:
             except StorageError:
                 if segments is self._state.segments:  # else compaction or retention has removed a file
                     raise
+
+    @property
+    def schema_of(self) -> SchemaOf:
+        """The topic's schemas by their ids; KeyError or UnknownSchemaError for an unknown id."""
+        return self._state.schema_of
 
     @property
     def _schemas(self) -> TopicSchemas:

@@ -188,6 +188,12 @@ class FileSlice:
         the slice. Raises StorageError."""
         return self._open().file.read(position, size_bytes)
 
+    def part(self, position: int, length_bytes: int) -> FileSlice:
+        """Return a range of the slice for another user, which releases it separately; the position counts from the
+        start of the file."""
+        shared = self._open().acquire()
+        return FileSlice(shared, position, length_bytes, self.base_offset, self.next_offset, is_tail=self.is_tail)
+
     def duplicate(self) -> FileSlice:
         """Return the same range for another user, which releases it separately."""
         shared = self._open().acquire()

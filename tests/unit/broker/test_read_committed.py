@@ -78,8 +78,7 @@ async def read(
 ) -> FetchResult:
     request = FetchRequest(wait_ms, 1, max_bytes, isolation, [FetchPartition("t", 0, offset, 1 << 20)])
     response: Response = await fetch(request, NOTHING, context)
-    for piece in response.payload:
-        piece.release()
+    response.release()
     assert isinstance(response.message, FetchResponse)
     return response.message.results[0]
 

@@ -92,7 +92,7 @@ async def read(context: RequestContext, *parts: tuple[int, int], wait_ms: int = 
     wanted = [FetchPartition("t", number, offset, 1 << 20) for number, offset in parts]
     response = await fetch(FetchRequest(wait_ms, 1, max_bytes, 0, wanted), NOTHING, context)
     assert isinstance(response.message, FetchResponse)
-    data = b"".join(s.read() for s in response.payload)  # type: ignore[attr-defined]
+    data = b"".join(s.read() for s in response.payload)  # type: ignore[union-attr]
     response.release()
     found, position = [], 0
     for result in response.message.results:

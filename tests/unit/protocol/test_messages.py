@@ -158,7 +158,7 @@ def test_values_at_the_limits_are_taken() -> None:
                 2**62,
                 2**62,
                 1,
-                [["t", base.PARTITIONS_PER_TOPIC_MAX - 1, 2**63 - 1, 2**62, 2**31 - 1, True, ""]],
+                [["t", base.PARTITIONS_PER_TOPIC_MAX - 1, 2**63 - 1, 2**62, 2**31 - 1, True, "", ["c"] * 10_000]],
             ],
         ),
         (Api.LIST_OFFSETS, [[["t", 0, -3, -1], ["t", 0, 2**62, 2**31 - 1]]]),

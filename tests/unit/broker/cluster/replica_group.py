@@ -136,7 +136,7 @@ class Node:
         response = asyncio.run(leader.server.answer(request))
         message = response.message
         assert isinstance(message, ReplicaFetchResponse)
-        data = b"".join(piece.read() for piece in response.payload)  # type: ignore[attr-defined]
+        data = b"".join(piece.read() for piece in response.payload)  # type: ignore[union-attr]
         response.release()
         if not message.results:
             return self._next is None

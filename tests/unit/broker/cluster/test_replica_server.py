@@ -149,7 +149,7 @@ class Follower:
     def taken(self, response: Response) -> dict[int, ReplicaFetchResult]:
         message = response.message
         assert isinstance(message, ReplicaFetchResponse)
-        assert sum(r.length_bytes for r in message.results) == sum(p.length_bytes for p in response.payload)
+        assert sum(r.length_bytes for r in message.results) == response.payload_bytes
         response.release()
         self.session, self.epoch = message.session_id, self.epoch + 1
         return {r.partition: r for r in message.results}

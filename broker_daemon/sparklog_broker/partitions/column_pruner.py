@@ -1,0 +1,157 @@
+"""Fetches of some columns: the batches of a slice, each with these columns only.
+
+The checksum of a pruned batch is computed when a reader asks for its columns the first time; then the whole batch is
+read and checked, too. It stays in memory, so that later reads send ranges of the file, of which the broker reads
+nothing. A byte that changes on the disk afterwards does not fit the checksum, which the reader verifies.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+
+import pyarrow as pa
+
+from sparklog.errors import CorruptBatchError, UnknownSchemaError
+from sparklog.format.batch import HEADER_READ_BYTES, BatchHeader, verify_checksum
+from sparklog.format.pruned_batch import PrunedBatch, prune_batch
+from sparklog.format.segment import read_header
+from sparklog.log.segments.slices import FileSlice
+
+KEPT_BYTES_MAX = 32 * 1024 * 1024
+"""Largest memory for pruned batches, which is one per mille of their size or less."""
+WHOLE_BYTES_MAX = 16 * 1024
+"""Largest size of batches that are sent whole."""
+READ_BYTES_MAX = 32 * 1024
+"""Largest size of a range that is copied into the answer. The kernel sends larger ranges from the file."""
+COPIED_BYTES_MAX = 1024 * 1024
+"""Largest memory for the copied ranges of an answer, and about the largest for all that is not sent from files."""
+_ENTRY_BYTES = 500
+Part = bytes | FileSlice
+
+
+class ColumnPruner:
+    """Cuts columns out of slices. Usable by several threads."""
+
+    def __init__(self, kept_bytes_max: int = KEPT_BYTES_MAX) -> None:
+        self._kept_bytes_max = kept_bytes_max
+        self._kept: OrderedDict[Hashable, tuple[PrunedBatch | None, int]] = OrderedDict()
+        """The pruned batches (None: it stays whole) with their memory, the least recently used first."""
+        self._kept_bytes = 0
+        self._lock = threading.Lock()
+
+    def prune(
+        self,
+        log: Hashable,
+        slices: Sequence[FileSlice],
+        columns: Sequence[str],
+        schema_of: Callable[[int], pa.Schema],
+        bytes_max: int,
+    ) -> list[Part]:
+        """Return the batches of the slices with the columns of these names, as many as fit into `bytes_max`, but at
+        least one. `log`: identity of the log. Slices in the result are separate from `slices`. Raises StorageError."""
+        answer = _Answer()
+        names = tuple(sorted(set(columns)))
+        try:
+            for file_slice in slices:
+                position, end = file_slice.position, file_slice.position + file_slice.length_bytes
+                while position < end:
+                    try:
+                        head = file_slice.read_part(position, min(HEADER_READ_BYTES, end - position))
+                        header = read_header(file_slice.read_part, position, end, head)
+                    except CorruptBatchError:  # the reader refuses it as in a fetch of all columns
+                        answer.add_range(file_slice, position, end - position)
+                        return answer.parts()
+                    pruned = None
+                    if header.body_length_bytes > WHOLE_BYTES_MAX:
+                        pruned = self._pruned(log, file_slice, position, header, names, schema_of)
+                    size_bytes = header.size_bytes if pruned is None else pruned.size_bytes
+                    if not answer.has_room(size_bytes, bytes_max):
+                        return answer.parts()
+                    if pruned is None:
+                        answer.add_range(file_slice, position, header.size_bytes)
+                    else:
+                        answer.add_bytes(pruned.head)
+                        for start, stop in pruned.ranges:
+                            answer.add_range(file_slice, position + start, stop - start)
+                    position += header.size_bytes
+        except BaseException:
+            answer.release()
+            raise
+        return answer.parts()
+
+    def _pruned(
+        self,
+        log: Hashable,
+        file_slice: FileSlice,
+        position: int,
+        header: BatchHeader,
+        names: tuple[str, ...],
+        schema_of: Callable[[int], pa.Schema],
+    ) -> PrunedBatch | None:
+        """Return the pruned batch; None if it is sent whole. A damaged batch is sent as it is: the reader refuses it as
+        in a fetch of all columns."""
+        key = (log, header, names)
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key][0]
+        data = memoryview(file_slice.read_part(position, header.size_bytes))
+        try:
+            verify_checksum(data, 0, header)
+            pruned = prune_batch(data, header, schema_of(header.schema_id), names)
+        except (CorruptBatchError, UnknownSchemaError, KeyError):
+            return None
+        size = _ENTRY_BYTES + sum(map(len, names))
+        if pruned is not None:
+            size += len(pruned.head) + 100 * len(pruned.ranges)
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = pruned, size
+                self._kept_bytes += size
+                while self._kept_bytes > self._kept_bytes_max:
+                    self._kept_bytes -= self._kept.popitem(last=False)[1][1]
+        return pruned
+
+
+class _Answer:
+    """The parts of an answer. Bytes that follow each other become one part."""
+
+    def __init__(self) -> None:
+        self._size_bytes = 0
+        self._copied_bytes = 0
+        self._parts: list[Part] = []
+        self._bytes: list[bytes] = []
+
+    def has_room(self, size_bytes: int, bytes_max: int) -> bool:
+        """True for the first batch, and for others that fit."""
+        fits = self._size_bytes + size_bytes <= bytes_max and self._copied_bytes < COPIED_BYTES_MAX
+        return fits or not self._size_bytes
+
+    def add_bytes(self, data: bytes) -> None:
+        self._bytes.append(data)
+        self._size_bytes += len(data)
+        self._copied_bytes += len(data)
+
+    def add_range(self, file_slice: FileSlice, position: int, length_bytes: int) -> None:
+        if length_bytes <= READ_BYTES_MAX and self._copied_bytes < COPIED_BYTES_MAX:
+            self.add_bytes(file_slice.read_part(position, length_bytes))
+            return
+        self._end_bytes()
+        self._parts.append(file_slice.part(position, length_bytes))
+        self._size_bytes += length_bytes
+
+    def parts(self) -> list[Part]:
+        self._end_bytes()
+        return self._parts
+
+    def release(self) -> None:
+        for part in self._parts:
+            if not isinstance(part, bytes):
+                part.release()
+
+    def _end_bytes(self) -> None:
+        if self._bytes:
+            self._parts.append(b"".join(self._bytes))
+            self._bytes = []
