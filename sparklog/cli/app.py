@@ -31,6 +31,7 @@ from sparklog.cli import (
     offsets,
     produce,
     reassign,
+    refused,
     schema,
     testing,
     topic,
@@ -98,6 +99,7 @@ app.add_typer(transaction.app, name="transaction")
 app.add_typer(lake.app, name="lake")
 app.add_typer(mirror.app, name="mirror")
 app.command("unwrap", epilog=unwrap.EPILOG)(unwrap.unwrap)
+app.add_typer(refused.app, name="refused")
 app.add_typer(user.app, name="user")
 app.add_typer(acl.app, name="acl")
 app.add_typer(quota.app, name="quota")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,10 +13,12 @@ from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, timeo
 
 if TYPE_CHECKING:
     from sparklog.client.admin.mirror_admin import MirrorDescription, MirrorPartition, MirrorPlan
+    from sparklog.client.admin.mirror_estimate import MirrorEstimate
 
 app = typer.Typer(help="Mirror topics of a Kafka cluster, with the same offsets.", no_args_is_help=True)
 
 REASON_CHARS_MAX = 1_000
+ALL_TOPICS = ".*"
 MirrorName = Annotated[str, typer.Argument(help="The mirror's name.")]
 
 
@@ -23,6 +26,12 @@ class MirrorFormat(StrEnum):
     """The output formats of `status`, `verify` and `create --dry-run`."""
 
     table = "table"
+    json = "json"
+
+
+class ValueFormat(StrEnum):
+    """The formats of values that become columns."""
+
     json = "json"
 
 
@@ -38,6 +47,14 @@ _CREATE_EPILOG = """\
 Expressions match whole names. The file has the settings of a Kafka client, such as `security.protocol=SASL_SSL`,
 `ssl.ca.location`, `sasl.mechanism`, `sasl.username` and `sasl.password=${file:/run/secrets/old}`; it is at this path on
 the hosts of all mirror workers.
+
+`sparklog mirror create old --source kafka://old:9092 --topics orders --value-format json --ddl 'id BIGINT, item STRING'`
+
+`… --topics 'orders,stock' --value-format json --ddl 'orders=id BIGINT, item STRING' --key-columns orders=id --ddl
+'stock=item STRING, pieces INT'`
+
+With `--value-format` the topics have columns. Records that do not fit are rows of `<topic>.refused`; `sparklog refused
+list` shows them.
 
 **The way of a topic**: `create` makes it here, read-only. A worker copies its records with their offsets, and the
 groups' offsets. Readers can move at any time. When the producers have stopped, `promote` opens the topic for writers.
@@ -55,43 +72,106 @@ def create(
     source_config: Annotated[
         str | None, typer.Option(metavar="FILE", help="Client settings for the source: TLS, login.")
     ] = None,
+    value_format: Annotated[
+        ValueFormat | None, typer.Option(help="Format of the values, which become columns of typed topics.")
+    ] = None,
+    ddl: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ddl",
+            "--schema",
+            metavar="[PATTERN=]F|DDL",
+            help='Columns of typed topics: a file (.json, .arrow, .parquet) or DDL: "a INT, b STRING"; repeatable.',
+        ),
+    ] = None,
+    key_columns: Annotated[
+        list[str] | None,
+        typer.Option(metavar="[PATTERN=]A,B", help="Columns that the keys fill, by the patterns of --ddl; repeatable."),
+    ] = None,
+    drop_headers: Annotated[
+        bool, typer.Option("--drop-headers", help="Leave out headers; otherwise records with headers are refused.")
+    ] = False,
+    refused_max: Annotated[
+        int | None,
+        typer.Option(min=-1, help="Refused records of a topic before it pauses; -1: no limit (default: 10,000)."),
+    ] = None,
+    throttle: Annotated[
+        str | None, typer.Option(metavar="BYTES/S", help="Largest rate of one worker, such as 50MB/s (default: none).")
+    ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the topics and settings, and create nothing.")
+        bool, typer.Option("--dry-run", help="Show the topics, their sizes and settings, and create nothing.")
     ] = False,
     format: Annotated[MirrorFormat, typer.Option(help="Output format of --dry-run.")] = MirrorFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Create the topics of a Kafka cluster here, for a mirror worker that fills them."""
+    from sparklog.cli.sizes import parse_size_bytes
+
+    columns, keys = _columns(ddl or []), _key_columns(key_columns or [])
+    rate = 0 if throttle is None else parse_size_bytes(throttle, "--throttle")
     with open_admin(bootstrap_servers) as admin:
         if dry_run:
-            from sparklog.client.admin.mirror_admin import open_source, plan_mirror
-            from sparklog.mirror.definition import MirrorDefinition, check_definition
+            from sparklog.client.admin.mirror_admin import mirror_definition, open_source, plan_mirror
+            from sparklog.client.admin.mirror_estimate import estimate_mirror
 
-            definition = MirrorDefinition(name, source, source_config or "", topics, groups or "")
-            check_definition(definition)
+            definition = mirror_definition(
+                name, source, source_config, topics, groups, value_format, columns, keys, drop_headers, rate
+            )
             kafka = open_source(definition, timeout_ms())
             try:
                 plan = plan_mirror(definition, kafka, admin.list_topics())
+                estimate = estimate_mirror(kafka, [topic.name for topic in plan.topics])
             finally:
                 kafka.close()
-            _print_plan(plan, format)
+            _print_plan(plan, estimate.within(rate), format)
             return
-        mirror = admin.create_mirror(name, source=source, topics=topics, groups=groups, source_config=source_config)
+        mirror = admin.create_mirror(
+            name,
+            source=source,
+            topics=topics,
+            groups=groups,
+            source_config=source_config,
+            value_format=value_format,
+            columns=columns,
+            key_columns=keys,
+            drop_headers=drop_headers,
+            refused_max=refused_max,
+            bytes_per_second=rate,
+        )
     count = len(mirror.topics)
     print(
         f"mirror {name} has {count} {'topic' if count == 1 else 'topics'}; `sparklog mirror status {name}` shows them"
     )
 
 
-def _print_plan(plan: MirrorPlan, format: MirrorFormat) -> None:
+def _columns(texts: list[str]) -> dict[str, Any]:
+    from sparklog.cli.schema_source import load_schema
+
+    return {pattern: load_schema(text) for pattern, text in map(_by_pattern, texts)}
+
+
+def _key_columns(texts: list[str]) -> dict[str, list[str]]:
+    from sparklog.format.column_names import column_names
+
+    return {pattern: column_names(text, "--key-columns") for pattern, text in map(_by_pattern, texts)}
+
+
+def _by_pattern(text: str) -> tuple[str, str]:
+    """Return the pattern of topics and the rest of `[PATTERN=]REST`. A quoted name can contain =."""
+    pattern, mark, rest = text.partition("=")
+    return (pattern, rest) if mark and not re.search(r"[`\s]", pattern) else (ALL_TOPICS, text)
+
+
+def _print_plan(plan: MirrorPlan, estimate: MirrorEstimate, format: MirrorFormat) -> None:
     from sparklog.cli import console
-    from sparklog.cli.printing import printable
+    from sparklog.cli.printing import duration, printable
     from sparklog.settings import MIRROR_PREFIX
 
     rows = [
         (
             topic.name,
             topic.partitions,
+            *estimate.topics.get(topic.name, (0, 0)),
             {n: v for n, v in topic.configs.items() if not n.startswith(MIRROR_PREFIX)},
             list(topic.remarks),
         )
@@ -100,19 +180,26 @@ def _print_plan(plan: MirrorPlan, format: MirrorFormat) -> None:
     if format is MirrorFormat.json:
         import json
 
-        keys = ("topic", "partitions", "configs", "remarks")
+        keys = ("topic", "partitions", "records", "bytes", "configs", "remarks")
         topics = [dict(zip(keys, row, strict=True)) for row in rows]
-        print(json.dumps({"topics": topics, "refused": plan.refused}))
+        print(json.dumps({"topics": topics, "refused": plan.refused, "seconds": round(estimate.seconds, 1)}))
         return
-    table = console.table("topic", "partitions", "settings", right=("partitions",))
-    for name, partitions, configs, _ in rows:
-        table.add_row(name, str(partitions), ", ".join(f"{n}={v}" for n, v in configs.items()) or "defaults")
+    numbers = ("partitions", "records", "size")
+    table = console.table("topic", *numbers, "settings", right=numbers)
+    for name, partitions, records, size_bytes, configs, _ in rows:
+        settings = ", ".join(f"{n}={v}" for n, v in configs.items()) or "defaults"
+        table.add_row(name, str(partitions), console.number(records), console.size(size_bytes), settings)
     console.stdout().print(table)
-    for name, _, _, remarks in rows:
+    for name, *_, remarks in rows:
         for remark in remarks:
             print(printable(f"{name}: {remark}", REASON_CHARS_MAX))
     for name, reason in plan.refused.items():
         print(f"not mirrored: {printable(f'{name}: {reason}', REASON_CHARS_MAX)}")
+    if estimate.seconds:
+        total = sum(size.size_bytes for size in estimate.topics.values())
+        print(
+            f"about {console.size(total)}, which one worker fetches and converts in about {duration(estimate.seconds)}"
+        )
     print(f"{len(rows)} {'topic' if len(rows) == 1 else 'topics'} would be created; nothing was changed")
 
 
@@ -125,7 +212,7 @@ _STATUS_EPILOG = """\
 
 *source end* is the last stable offset of the source, *lag* the number of offsets that are missing here, and *behind*
 the time since the topic had all records of the source. *lost* offsets were deleted at the source before the mirror read
-them. If the source does not answer, the figures are those of the workers' newest reports.
+them. *refused* records did not fit the columns of a typed topic. If the source does not answer, the figures are those of the workers' newest reports.
 """
 
 
@@ -174,7 +261,7 @@ def _print_mirror(mirror: MirrorDescription) -> None:
             print(f"error   {topic.topic}: {printable(topic.error, REASON_CHARS_MAX)}")
     if not any(topic.is_reported for topic in mirror.topics):
         print("worker  none has reported: start one with `sparklog mirror run`, or set mirror.worker.enable")
-    numbers = ("partition", "source end", "end here", "lag", "behind", "lost")
+    numbers = ("partition", "source end", "end here", "lag", "behind", "lost", "refused")
     table = console.table("topic", "state", *numbers, right=numbers)
     for topic in mirror.topics:
         for p in topic.partitions:
@@ -188,7 +275,7 @@ def _figures(p: MirrorPartition) -> list[str]:
 
     behind = "-" if p.lag_seconds < 0 else duration(p.lag_seconds)
     numbers = ["-" if n < 0 else console.number(n) for n in (p.source_end, p.end, p.lag)]
-    return [*numbers, behind, console.number(p.lost)]
+    return [*numbers, behind, console.number(p.lost), console.number(p.refused)]
 
 
 _PROMOTE_EPILOG = """\

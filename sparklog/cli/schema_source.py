@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -46,33 +45,3 @@ def _arrow_schema(path: Path) -> pa.Schema:
         file.seek(8 if is_file_format else 0)
         # stream and file format both begin with the schema message; an unsealed segment lacks the file's footer
         return pa.ipc.read_schema(file).remove_metadata()
-
-
-_DDL_NAMES = {
-    "bool": "BOOLEAN",
-    "int8": "TINYINT",
-    "int16": "SMALLINT",
-    "int32": "INT",
-    "int64": "BIGINT",
-    "float": "FLOAT",
-    "double": "DOUBLE",
-    "date32[day]": "DATE",
-    "timestamp[us, tz=UTC]": "TIMESTAMP",
-    "timestamp[us]": "TIMESTAMP_NTZ",
-    "string": "STRING",
-    "binary": "BINARY",
-    "duration[us]": "INTERVAL DAY TO SECOND",
-}
-
-
-def ddl_type(t: Any) -> str:
-    """Return a canonical Arrow type in the notation of Spark's DDL."""
-    if pa.types.is_decimal(t):
-        return f"DECIMAL({t.precision},{t.scale})"
-    if pa.types.is_list(t):
-        return f"ARRAY<{ddl_type(t.value_type)}>"
-    if pa.types.is_map(t):
-        return f"MAP<{ddl_type(t.key_type)}, {ddl_type(t.item_type)}>"
-    if pa.types.is_struct(t):
-        return f"STRUCT<{', '.join(f'{f.name}: {ddl_type(f.type)}' for f in t)}>"
-    return _DDL_NAMES.get(str(t), str(t))

@@ -280,7 +280,7 @@ def _confirm_widening(topic: TopicDescription, columns: list[str]) -> None:
 
 def _query_hints(before: TopicDescription, after: TopicDescription) -> list[str]:
     """Return advice for streaming queries that continue from their checkpoints after a change of columns."""
-    from sparklog.cli.schema_source import ddl_type
+    from sparklog.format.ddl import ddl_type
 
     hints = []
     for field in before.schema:
@@ -397,7 +397,7 @@ def _plural(count: int, noun: str) -> str:
 
 
 def _print_schema(topic: TopicDescription) -> None:
-    from sparklog.cli.schema_source import ddl_type
+    from sparklog.format.ddl import ddl_type
 
     width = max((len(n) for n in topic.schema.names), default=0)
     for field in topic.schema:

@@ -49,6 +49,7 @@ _TEXT = ("VARCHAR", "CHAR", "CHARACTER")
 _NESTED = ("ARRAY", "MAP", "STRUCT")
 TYPE_NAMES = (*_SIMPLE, *_DECIMAL, *_TEXT, *_NESTED, "INTERVAL")
 
+_PLAIN_NAME = re.compile(r"\w+")
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)*`)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(\w+)|(.))", re.DOTALL)
 
 
@@ -203,3 +204,42 @@ class _Parser:
         if not token.text.isdecimal():
             raise self._error("a number is expected", token)
         return int(token.text)
+
+
+_DDL_NAMES = {
+    "bool": "BOOLEAN",
+    "int8": "TINYINT",
+    "int16": "SMALLINT",
+    "int32": "INT",
+    "int64": "BIGINT",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "date32[day]": "DATE",
+    "timestamp[us, tz=UTC]": "TIMESTAMP",
+    "timestamp[us]": "TIMESTAMP_NTZ",
+    "string": "STRING",
+    "binary": "BINARY",
+    "duration[us]": "INTERVAL DAY TO SECOND",
+}
+
+
+def ddl_type(t: Any) -> str:
+    """Return a canonical Arrow type in the notation of Spark's DDL."""
+    if pa.types.is_decimal(t):
+        return f"DECIMAL({t.precision},{t.scale})"
+    if pa.types.is_list(t):
+        return f"ARRAY<{ddl_type(t.value_type)}>"
+    if pa.types.is_map(t):
+        return f"MAP<{ddl_type(t.key_type)}, {ddl_type(t.item_type)}>"
+    if pa.types.is_struct(t):
+        return f"STRUCT<{', '.join(f'{_quoted(f.name)}: {ddl_type(f.type)}' for f in t)}>"
+    return _DDL_NAMES.get(str(t), str(t))
+
+
+def ddl_of(schema: pa.Schema) -> str:
+    """Return canonical columns as a DDL string that `parse_ddl` reads as the same columns."""
+    return ", ".join(f"{_quoted(field.name)} {ddl_type(field.type)}" for field in schema)
+
+
+def _quoted(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"

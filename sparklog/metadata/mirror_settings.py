@@ -14,7 +14,9 @@ from sparklog.settings import MIRROR_PREFIX
 NAME = "mirror.name"
 SOURCE = "mirror.source"
 SOURCE_TOPIC_ID = "mirror.source.topic.id"
-FIXED = (NAME, SOURCE_TOPIC_ID)
+REFUSED_OF = "mirror.refused.of"
+VALUE_FORMAT = "mirror.value.format"
+FIXED = (NAME, SOURCE_TOPIC_ID, REFUSED_OF)
 """Settings that stay as they were at the topic's creation until its promotion."""
 
 
@@ -43,6 +45,19 @@ def check_mirror_settings(name: str, before: Mapping[str, object], after: Mappin
             )
     if not after.get(SOURCE):
         raise InvalidConfigError(f"topic {name!r}: {NAME} needs {SOURCE}, such as kafka://host:9092")
+
+
+def check_mirrored_kind(name: str, configs: Mapping[str, object], *, is_typed: bool) -> None:
+    """Raise InvalidConfigError for a new mirrored topic of the wrong kind: values with a format become columns."""
+    has_columns = bool(configs.get(VALUE_FORMAT) or configs.get(REFUSED_OF))
+    if not configs.get(NAME) or is_typed == has_columns:
+        return
+    if is_typed:
+        raise InvalidConfigError(
+            f"topic {name!r}: a mirror fills columns from values with a format only; set {VALUE_FORMAT}, or leave the "
+            "columns out"
+        )
+    raise InvalidConfigError(f"topic {name!r}: {VALUE_FORMAT} needs a typed topic; create it with columns")
 
 
 def check_writable(name: str, configs: Mapping[str, object], *, by_mirror: bool) -> None:

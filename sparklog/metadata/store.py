@@ -17,8 +17,7 @@ from sparklog.format.schema_evolution import SchemaChange, check_versions
 from sparklog.log.model.retention_policy import POLICY_COMPACT
 from sparklog.log.model.tiering_policy import check_tiering
 from sparklog.metadata.lake_settings import check_lake_settings, check_new_columns
-from sparklog.metadata.mirror_settings import NAME as MIRROR_NAME
-from sparklog.metadata.mirror_settings import check_mirror_settings
+from sparklog.metadata.mirror_settings import check_mirror_settings, check_mirrored_kind
 from sparklog.settings import Scope, Value, check, check_names, settings_of
 from sparklog.types import check_topic_name
 
@@ -167,8 +166,7 @@ def new_topic(spec: TopicSpec, typed_schema_id: int, environment: Environment) -
     check_value_format(spec.name, spec.schema, configs)
     check_lake_settings(spec.name, ["key"] if spec.schema is None else key_columns, configs, configs)
     check_mirror_settings(spec.name, configs, configs)
-    if kind != KIND_ENVELOPE and configs.get(MIRROR_NAME):
-        raise InvalidConfigError(f"topic {spec.name!r}: a mirror fills envelope topics only; leave the columns out")
+    check_mirrored_kind(spec.name, configs, is_typed=kind != KIND_ENVELOPE)
     return Topic(
         name=spec.name,
         topic_id=environment.randomness.new_id(),

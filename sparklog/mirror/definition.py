@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError
-from sparklog.metadata.mirror_settings import NAME, SOURCE, SOURCE_TOPIC_ID
+from sparklog.format.ddl import parse_ddl
+from sparklog.format.schema import canonical_schema, require_columns
+from sparklog.metadata.mirror_settings import NAME, REFUSED_OF, SOURCE, SOURCE_TOPIC_ID, VALUE_FORMAT
 from sparklog.settings import MIRROR_PREFIX, Scope, settings_of
 
 KAFKA = "kafka://"
 SOURCE_CONFIG, TOPICS, GROUPS = "mirror.source.config", "mirror.topics", "mirror.groups"
+COLUMNS, HEADERS = "mirror.columns", "mirror.headers"
+REFUSED_MAX, BYTES_PER_SECOND = "mirror.refused.max", "mirror.bytes.per.second"
 PAUSED, LOST = "mirror.paused", "mirror.lost"
+VALUE_FORMATS = ("json",)
+DROP = "drop"
+COLUMNS_CHARS_MAX = 100_000
 NAME_CHARS_MAX = 100
 PATTERN_CHARS_MAX = 1_000
 SOURCE_NAME_CHARS_MAX = 249
@@ -21,6 +29,17 @@ SOURCE_NAME_CHARS_MAX = 249
 LOST_RANGES_MAX = 200
 """Largest number of lost ranges that a topic's setting lists; later ones are only in the worker's log."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+class TopicColumns(Struct, frozen=True):
+    """The columns of the mirror's topics that match an expression."""
+
+    topics: str
+    """Regular expression of whole names of topics; empty: all topics of the mirror."""
+    ddl: str
+    """Columns as Spark's DDL."""
+    key_columns: tuple[str, ...] = ()
+    """Columns that the records' keys fill."""
 
 
 class MirrorDefinition(Struct, frozen=True):
@@ -35,6 +54,26 @@ class MirrorDefinition(Struct, frozen=True):
     """Regular expressions of the topics, separated by commas."""
     groups: str = ""
     """Regular expressions of the groups, separated by commas; empty: no group."""
+    value_format: str = ""
+    """Format of the values, which become columns; empty: the topics are envelope topics."""
+    columns: str = ""
+    """Columns of typed topics, as `columns_text` writes them."""
+    drops_headers: bool = False
+    """True to leave out the headers, for which a typed topic has no place; False to refuse records with headers."""
+    bytes_per_second: int = 0
+    """Largest rate at which one worker fetches from the source; 0: no limit."""
+
+    @property
+    def is_typed(self) -> bool:
+        """True if the mirror fills typed topics."""
+        return bool(self.value_format)
+
+    def columns_of(self, topic: str) -> TopicColumns | None:
+        """Return the columns of a new topic: the first that match it. None: none match. Raises InvalidConfigError."""
+        for columns in read_columns(self.columns):
+            if not columns.topics or matcher(columns.topics).fullmatch(topic):
+                return columns
+        return None
 
     @property
     def bootstrap_servers(self) -> str:
@@ -49,6 +88,10 @@ class MirrorDefinition(Struct, frozen=True):
             SOURCE_CONFIG: self.source_config,
             TOPICS: self.topics,
             GROUPS: self.groups,
+            VALUE_FORMAT: self.value_format,
+            COLUMNS: self.columns,
+            HEADERS: DROP if self.drops_headers else "",
+            BYTES_PER_SECOND: self.bytes_per_second,
             SOURCE_TOPIC_ID: source_topic_id,
         }
         return {name: value for name, value in settings.items() if value}
@@ -65,19 +108,51 @@ class MirroredTopic(Struct, frozen=True):
     """Reason of the pause; "": not paused."""
     lost: tuple[str, ...]
     """Lost ranges, as PARTITION:FIRST-END."""
+    refused_max: int = 0
+    """Largest number of refused records of a typed topic; -1: no limit."""
 
 
 def mirrored_topic(topic: str, configs: Mapping[str, object]) -> MirroredTopic | None:
-    """Return the topic's state as a mirrored topic; None if no mirror fills it."""
+    """Return the topic's state as a mirrored topic; None if no mirror fills it, or if it has the refused records of a
+    mirrored topic."""
 
     def text(name: str) -> str:
         return str(configs.get(name) or "")
 
-    if not text(NAME):
+    def number(name: str) -> int:
+        setting = settings_of(Scope.TOPIC)[name]
+        return int(setting.parse(configs.get(name, setting.default)))
+
+    if not text(NAME) or text(REFUSED_OF):
         return None
-    definition = MirrorDefinition(text(NAME), text(SOURCE), text(SOURCE_CONFIG), text(TOPICS), text(GROUPS))
+    definition = MirrorDefinition(
+        text(NAME),
+        text(SOURCE),
+        text(SOURCE_CONFIG),
+        text(TOPICS),
+        text(GROUPS),
+        text(VALUE_FORMAT),
+        text(COLUMNS),
+        text(HEADERS) == DROP,
+        number(BYTES_PER_SECOND),
+    )
     lost = tuple(part for part in text(LOST).split(",") if part)
-    return MirroredTopic(topic, definition, text(SOURCE_TOPIC_ID), text(PAUSED), lost)
+    return MirroredTopic(topic, definition, text(SOURCE_TOPIC_ID), text(PAUSED), lost, number(REFUSED_MAX))
+
+
+def columns_text(columns: Sequence[TopicColumns]) -> str:
+    """Return the text of a mirror's columns."""
+    return json.dumps([[one.topics, one.ddl, list(one.key_columns)] for one in columns]) if columns else ""
+
+
+def read_columns(text: str) -> list[TopicColumns]:
+    """Return the columns that `columns_text` has written. Raises InvalidConfigError."""
+    try:
+        return [TopicColumns(topics, ddl, tuple(keys)) for topics, ddl, keys in json.loads(text or "[]")]
+    except (ValueError, TypeError) as e:
+        raise InvalidConfigError(
+            f"{COLUMNS} = {text!r:.200}: a list of [expression, columns, key columns] is needed: {e}"
+        ) from e
 
 
 def promoted_settings() -> dict[str, object | None]:
@@ -119,6 +194,35 @@ def check_definition(definition: MirrorDefinition) -> None:
         raise InvalidConfigError("no topics: name them by regular expressions with commas, such as 'orders,logs-.*'")
     for pattern in (definition.topics, definition.groups):
         matcher(pattern)
+    _check_columns(definition)
+
+
+def _check_columns(definition: MirrorDefinition) -> None:
+    columns = read_columns(definition.columns)
+    if not definition.value_format:
+        if columns or definition.drops_headers:
+            raise InvalidConfigError(
+                "columns and headers concern typed topics: name the format of the values (--value-format json)"
+            )
+        return
+    if definition.value_format not in VALUE_FORMATS:
+        raise InvalidConfigError(
+            f"value format {definition.value_format!r}: use one of {', '.join(VALUE_FORMATS)}, or none for topics that "
+            "keep the values as bytes"
+        )
+    if not columns:
+        raise InvalidConfigError(
+            f"value format {definition.value_format!r} needs the columns of the topics, such as --ddl 'id BIGINT, name "
+            "STRING'"
+        )
+    if len(definition.columns) > COLUMNS_CHARS_MAX:
+        raise InvalidConfigError(
+            f"the columns take {len(definition.columns)} characters, at most {COLUMNS_CHARS_MAX} are allowed: create "
+            "several mirrors"
+        )
+    for one in columns:
+        matcher(one.topics)
+        require_columns(canonical_schema(parse_ddl(one.ddl)), list(one.key_columns), None)
 
 
 def matcher(patterns: str) -> re.Pattern[str]:

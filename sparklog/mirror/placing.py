@@ -5,7 +5,8 @@ batch spans the offsets without records before it and behind its last row. Marke
 removed records so become gaps. If the answer ends with such offsets, a batch without rows spans them, so that the log
 end here reaches the source's last stable offset.
 
-A batch has the source's leader epoch in the field of the base sequence, which it does not need: it has no producer.
+With a typed topic as the target, the values become columns (`typed.py`). Records that do not fit are gaps, too, and
+rows of the topic's refused records.
 
 The answer can be hostile. Each batch is checked before it is decoded; a decompressed batch has a limit, and only one is
 in memory at a time.
@@ -14,7 +15,7 @@ in memory at a time.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,26 +27,22 @@ from sparklog.errors import (
     MessageTooLargeError,
     UnsupportedVersionError,
 )
-from sparklog.format.batch import ATTRIBUTE_OFFSET_COLUMN, encode_batch
-from sparklog.format.offset_column import with_offset_column
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE, timestamp_bounds_ms
 from sparklog.kafka.records import compression
 from sparklog.kafka.records.batch_v2 import HEAD_BYTES, LOG_APPEND_TIME, MAGIC, BatchV2, read_head
 from sparklog.kafka.records.decode import NO_TIMESTAMP_MS, TIMESTAMP_MS_MAX, decode_placed_records
-from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
-from sparklog.mirror.rules import GAP_MAX, NO_EPOCH
+from sparklog.mirror.batches import ENVELOPE_WRITER, SPAN_MAX, BatchPlace
+from sparklog.mirror.rules import NO_EPOCH
+from sparklog.mirror.typed import NO_REFUSALS, Refusals, TypedConversion
 
 RECORDS_MAX = 1_000_000
-SPAN_MAX = 2**31 - 1
-"""Largest number of offsets that one batch spans, less one."""
 OFFSET_MAX = 2**62
 """Largest offset of a record; no log gets there."""
 _PREFIX = struct.Struct(">qi")
 _MAGIC_AT = 16
 _MARKER = struct.Struct(">hh")
 _ABORT = 0
-_SCHEMA = with_offset_column(ENVELOPE_SCHEMA)
-_NO_ROWS = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in _SCHEMA], schema=_SCHEMA)
+_NO_ROWS = pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in ENVELOPE_SCHEMA], schema=ENVELOPE_SCHEMA)
 
 
 class AbortedTransaction(NamedTuple):
@@ -66,7 +63,9 @@ class Placed(NamedTuple):
     records: int
     """Number of records."""
     gap: int
-    """Number of offsets without a record."""
+    """Number of offsets without a record here."""
+    refused: Refusals = NO_REFUSALS
+    """Records that do not fit a typed topic."""
 
     @property
     def size_bytes(self) -> int:
@@ -81,15 +80,17 @@ def place(
     aborted: Iterable[AbortedTransaction],
     inflated_bytes_max: int,
     now_ms: int,
+    typed: TypedConversion | None = None,
 ) -> Placed:
     """Convert the records of a partition in a fetch answer. `position`: log end here, at which the first batch begins.
     `stable`: the source's last stable offset, at which the conversion ends. `aborted`: the answer's list.
-    `inflated_bytes_max`: largest decompressed size of a batch. `now_ms`: time of records without a timestamp.
+    `inflated_bytes_max`: largest decompressed size of a batch. `now_ms`: time of records without a timestamp. `typed`:
+    conversion into the columns of a typed topic; None: the target is an envelope topic.
 
     Raises CorruptBatchError, MessageTooLargeError, InvalidRecordError, InvalidTimestampError, MalformedBatchError, and
     UnsupportedVersionError for message formats 0 and 1. The errors name the offset.
     """
-    state = _Placing(position)
+    state = _Placing(position, typed)
     undecided = _AbortedProducers(aborted)
     for head, records in _whole_batches(data, position):
         if head.base_offset < 0 or head.base_offset + head.last_offset_delta > OFFSET_MAX:
@@ -113,27 +114,18 @@ def place(
         if not kept.all():
             rows, offsets = rows.filter(pa.array(kept)), offsets[kept]
         state.add(head, rows, offsets, now_ms)
+        if typed is not None and typed.has_stopped:
+            break
     return state.finish()
-
-
-def gap_batches(first: int, end: int, epoch: int) -> tuple[memoryview, ...]:
-    """Return batches without rows that span the offsets [first, end). Raises CorruptBatchError for more than
-    GAP_MAX."""
-    if end - first > GAP_MAX:
-        raise CorruptBatchError(f"a gap from offset {first} to {end}; at most {GAP_MAX} offsets are skipped at once")
-    batches = []
-    while first < end:
-        last = min(first + SPAN_MAX, end - 1)
-        batches.append(_encoded(_NO_ROWS, first, last, epoch, (NO_TIMESTAMP_MS, NO_TIMESTAMP_MS), compression.NONE))
-        first = last + 1
-    return tuple(batches)
 
 
 class _Placing:
     """The batches so far. Offsets without a record wait for the next batch with rows, which spans them."""
 
-    def __init__(self, position: int) -> None:
+    def __init__(self, position: int, typed: TypedConversion | None) -> None:
         self.next_offset = position
+        self._typed = typed
+        self._writer = ENVELOPE_WRITER if typed is None else typed.writer
         self._written = position
         """End of the batches; the offsets up to `next_offset` wait."""
         self._epoch = NO_EPOCH
@@ -142,27 +134,37 @@ class _Placing:
         self._first = position
 
     def skip(self, head: BatchV2) -> None:
-        self.next_offset, self._epoch = head.base_offset + head.last_offset_delta + 1, head.leader_epoch
+        self._skip_to(head.base_offset + head.last_offset_delta + 1, head.leader_epoch)
+
+    def _skip_to(self, end: int, epoch: int) -> None:
+        self.next_offset, self._epoch = end, epoch
 
     def add(self, head: BatchV2, rows: pa.RecordBatch, offsets: Any, now_ms: int) -> None:
-        last = head.base_offset + head.last_offset_delta
         if not len(offsets):
             self.skip(head)
             return
+        last = head.base_offset + head.last_offset_delta
         if last - self._written > SPAN_MAX:
-            self._batches += gap_batches(self._written, head.base_offset, head.leader_epoch)
+            self._batches += self._writer.gap(self._written, head.base_offset, head.leader_epoch)
             self._written = head.base_offset
         bounds = timestamp_bounds_ms(rows.column(3), now_ms)
-        placed = pa.RecordBatch.from_arrays([*rows.columns, pa.array(offsets, pa.int64())], schema=_SCHEMA)
-        self._batches.append(_encoded(placed, self._written, last, head.leader_epoch, bounds, head.codec))
-        self._records += len(offsets)
-        self._epoch, self._written = head.leader_epoch, last + 1
-        self.next_offset = self._written
+        place = BatchPlace(self._written, last, head.leader_epoch, bounds, head.codec)
+        if self._typed is None:
+            batches, count = [self._writer.batch(rows, offsets, place)], len(offsets)
+        else:
+            batches, count, last = self._typed.convert(rows, offsets, place)
+        if batches:
+            self._batches += batches
+            self._records += count
+            self._written = last + 1
+        if last >= self.next_offset:
+            self._skip_to(last + 1, head.leader_epoch)
 
     def finish(self) -> Placed:
-        self._batches += gap_batches(self._written, self.next_offset, self._epoch)
+        self._batches += self._writer.gap(self._written, self.next_offset, self._epoch)
         gap = self.next_offset - self._first - self._records
-        return Placed(tuple(self._batches), self.next_offset, self._epoch, self._records, gap)
+        refused = NO_REFUSALS if self._typed is None else self._typed.refusals(self.next_offset, self._epoch)
+        return Placed(tuple(self._batches), self.next_offset, self._epoch, self._records, gap, refused)
 
 
 class _AbortedProducers:
@@ -218,7 +220,7 @@ def _rows(head: BatchV2, records: memoryview, inflated_bytes_max: int) -> tuple[
     if head.record_count > RECORDS_MAX or head.record_count > head.last_offset_delta + 1:
         raise CorruptBatchError(f"{where} states {head.record_count} records in {head.last_offset_delta + 1} offsets")
     if not head.record_count:
-        return _no_rows(), np.empty(0, np.int64)
+        return _NO_ROWS, np.empty(0, np.int64)
     raw: Any = records
     if head.codec != compression.NONE:
         raw = compression.decompress(head.codec, records, inflated_bytes_max)
@@ -236,27 +238,7 @@ def _rows(head: BatchV2, records: memoryview, inflated_bytes_max: int) -> tuple[
     return rows, deltas + head.base_offset
 
 
-def _no_rows() -> pa.RecordBatch:
-    return _NO_ROWS.select(range(len(ENVELOPE_SCHEMA)))
-
-
 def _same_times(timestamp_ms: int, count: int) -> pa.Array:
     if timestamp_ms == NO_TIMESTAMP_MS:
         return pa.nulls(count, TIMESTAMP_TYPE)
     return pa.array(np.full(count, timestamp_ms * 1000, np.int64), pa.int64()).cast(TIMESTAMP_TYPE)
-
-
-def _encoded(
-    rows: pa.RecordBatch, base_offset: int, last_offset: int, epoch: int, bounds_ms: Sequence[int], codec: int
-) -> memoryview:
-    return encode_batch(
-        rows,
-        schema_id=ENVELOPE_SCHEMA_ID,
-        min_timestamp_ms=bounds_ms[0],
-        max_timestamp_ms=bounds_ms[1],
-        compression=compression.STORED[codec],
-        attributes=ATTRIBUTE_OFFSET_COLUMN | compression.STORED_ATTRIBUTES.get(codec, 0),
-        base_sequence=max(epoch, NO_EPOCH),
-        base_offset=base_offset,
-        last_offset_delta=last_offset - base_offset,
-    )

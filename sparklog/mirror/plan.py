@@ -8,8 +8,10 @@ from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError, InvalidTopicError
 from sparklog.kafka.topic_settings import own_text
+from sparklog.metadata.mirror_settings import REFUSED_OF
 from sparklog.metadata.store import PARTITIONS_MAX
-from sparklog.mirror.definition import SOURCE_NAME_CHARS_MAX, MirrorDefinition, matcher
+from sparklog.mirror.definition import SOURCE_NAME_CHARS_MAX, MirrorDefinition, TopicColumns, matcher
+from sparklog.mirror.refused import refused_topic
 from sparklog.settings import Scope, settings_of
 from sparklog.types import check_topic_name
 
@@ -33,7 +35,7 @@ INTERNAL_PREFIX = "__"
 
 
 class PlannedTopic(Struct, frozen=True):
-    """A topic that a mirror is to create."""
+    """A topic that a mirror is to create. A typed topic gets a topic for its refused records, too."""
 
     name: str
     partitions: int
@@ -41,6 +43,10 @@ class PlannedTopic(Struct, frozen=True):
     """Settings of the topic, those of the mirror included."""
     remarks: tuple[str, ...]
     """Settings of the source that are not kept, with the reason."""
+    columns: TopicColumns | None = None
+    """Columns of a typed topic; None: an envelope topic."""
+    refused: Mapping[str, object] | None = None
+    """Settings of the topic of refused records; None: there is none."""
 
 
 def chosen_topics(definition: MirrorDefinition, names: Iterable[str], internal: Iterable[str] = ()) -> list[str]:
@@ -60,12 +66,37 @@ def planned_topic(
     definition: MirrorDefinition, name: str, topic_id: str, partitions: int, source: Mapping[str, str]
 ) -> PlannedTopic:
     """Return the plan of one topic. `source`: its settings in effect at the source. Raises InvalidTopicError for a
-    topic that cannot exist here."""
+    topic that cannot exist here, and InvalidConfigError for a typed topic without columns."""
     check_topic_name(name)
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidTopicError(f"topic {name!r} has {partitions} partitions at the source; 1 to {PARTITIONS_MAX} fit")
     settings, remarks = copied_settings(source)
-    return PlannedTopic(name, partitions, settings | definition.settings(topic_id), tuple(remarks))
+    configs = settings | definition.settings(topic_id)
+    if not definition.is_typed:
+        return PlannedTopic(name, partitions, configs, tuple(remarks))
+    columns = definition.columns_of(name)
+    if columns is None:
+        raise InvalidConfigError(
+            f"topic {name!r} has no columns: name them (--ddl '{name}=id BIGINT, …'), or leave the topic out of --topics"
+        )
+    check_topic_name(refused_topic(name))
+    return PlannedTopic(
+        name, partitions, configs, tuple(remarks), columns, refused_settings(definition, name, settings)
+    )
+
+
+def refused_settings(definition: MirrorDefinition, topic: str, settings: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings of a topic of refused records. `settings`: those of the typed topic. Rows stay until they are
+    deleted, and are larger than the records by the reason."""
+    limit = settings_of(Scope.TOPIC)["max.message.bytes"]
+    size = int(str(settings.get(limit.name, limit.default)))
+    return {
+        **definition.settings(""),
+        REFUSED_OF: topic,
+        "retention.ms": -1,
+        "retention.bytes": -1,
+        limit.name: min(2 * size, int(limit.maximum or 2 * size)),
+    }
 
 
 def copied_settings(source: Mapping[str, str]) -> tuple[dict[str, object], list[str]]:

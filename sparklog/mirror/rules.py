@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 NO_EPOCH = -1
+NO_SCHEMA = -1
 GAP_MAX = 2**40
 """Largest number of offsets that a mirror skips at once. A source that states more is damaged or lies."""
 
@@ -73,17 +74,19 @@ def judge_topic(expected_id: str, source_id: str) -> Go | Pause:
     return Go()
 
 
-def judge_bounds(end: int, is_empty: bool, source: SourceBounds) -> Judgement:
-    """Judge the log end here against the source's offsets. `is_empty`: the log here never had a record."""
-    if source.end < end:
+def judge_bounds(end: int, is_empty: bool, source: SourceBounds, decided_end: int = 0) -> Judgement:
+    """Judge the log end here against the source's offsets. `is_empty`: the log here never had a record. `decided_end`:
+    end of the refused log of a typed topic, below which refused records are stored."""
+    kept = max(end, decided_end)
+    if source.end < kept:
         return Pause(
-            f"the source ends at offset {source.end}, the mirror has offsets up to {end}: the source has lost records "
+            f"the source ends at offset {source.end}, the mirror has offsets up to {kept}: the source has lost records "
             "(an unclean election, or an older backup). Promote the topic here to keep them, or delete it and create "
             "the mirror again"
         )
-    if source.stable < end:
+    if source.stable < kept:
         return Pause(
-            f"the source's last stable offset is {source.stable}, the mirror has offsets up to {end}: the source has lost "
+            f"the source's last stable offset is {source.stable}, the mirror has offsets up to {kept}: the source has lost "
             "the marker of a transaction (an unclean election), whose records the mirror has stored or left out. "
             "Promote the topic here to keep its records, or delete it and create the mirror again"
         )

@@ -3,29 +3,38 @@
 The source does all that a real one can do under a mirror: transactions with aborts, compaction, retention, unclean
 elections, a topic that is made again, answers that are damaged on their way. The log checks at each append that the
 mirror's records are those that the source has committed.
+
+A life with a typed topic has records that do not fit its columns, and columns that are added later: each committed
+record is then either a row of the topic or a refused record, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import Any, NamedTuple
+
+import pyarrow as pa
 
 from sparklog.client.kafka.source import FetchedPartition, SourcePartition, SourceTopic, source_error
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.reading.mirrored_ends import MirroredEnd
 from sparklog.environment.fault_points import InjectedFault
-from sparklog.errors import OffsetOutOfRangeError, SparklogError
+from sparklog.errors import OffsetOutOfRangeError, RequestTimedOutError, SparklogError
 from sparklog.format.batch import decode_header
 from sparklog.format.offset_column import decode_rows
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.kafka.records.batch_v2 import TRANSACTIONAL
+from sparklog.kafka.values.json_records import parse_rows
 from sparklog.kafka.wire.errors import Kafka
 from sparklog.mirror.definition import MirrorDefinition, MirroredTopic
 from sparklog.mirror.placing import AbortedTransaction
-from sparklog.mirror.rules import NO_EPOCH, EpochAnswer, SourceBounds
+from sparklog.mirror.refused import REFUSED_SCHEMA, RefusedLog
+from sparklog.mirror.rules import NO_EPOCH, NO_SCHEMA, EpochAnswer, SourceBounds
+from sparklog.mirror.typed import NO_LIMIT, RefusedTarget, TypedTarget
 from sparklog.mirror.worker.log_side import PlacedAppend
-from sparklog.mirror.worker.sync import Decisions, MirrorSync
+from sparklog.mirror.worker.sync import Decisions, Mirrored, MirrorSync
 from sparklog.types import TopicPartition
 from tests.support.kafka_batches import ABORT, COMMIT, kafka_batch, marker
 
@@ -34,6 +43,10 @@ TP = TopicPartition(TOPIC, 0)
 BROKER = Endpoint("source", 9092)
 INFLATED_BYTES_MAX = 1 << 20
 ANSWER_BYTES = 2_000
+COLUMNS = {11: pa.schema([("a", pa.string())]), 12: pa.schema([("a", pa.string()), ("b", pa.int32())])}
+"""Columns of the typed topic, by the id of their schema."""
+REFUSED_SCHEMA_ID = 9
+FAULTS = ("before", "after", "before-refused", "after-refused")
 
 
 class Violation(Exception):  # noqa: N818 - a finding, no error of the program
@@ -71,8 +84,9 @@ class StoredBatch(NamedTuple):
 class SimulatedSource:
     """A topic with one partition at the source; in the place of `KafkaSource`."""
 
-    def __init__(self, choose: Random) -> None:
+    def __init__(self, choose: Random, *, is_typed: bool = False) -> None:
         self._choose = choose
+        self._is_typed = is_typed
         self._lineage = 0
         self.topic_number = 0
         self.batches: list[StoredBatch] = []
@@ -85,18 +99,29 @@ class SimulatedSource:
         """Producer, first offset and offset of the marker of aborted transactions."""
         self.is_damaged = False
         """True: the next answer is damaged on its way."""
+        self.is_silent = False
+        """True: the next fetch is not answered."""
 
     # -- its life
 
     def produce(self, count: int, producer_id: int = -1) -> None:
         self._lineage += 1
-        values = {self.end + i: b"%d-%d" % (self._lineage, i) for i in range(count)}
+        self.put([self._value(i) for i in range(count)], producer_id)
+
+    def put(self, records: Sequence[bytes], producer_id: int = -1) -> None:
+        """Append a batch of records with these values."""
+        values = dict(enumerate(records, self.end))
         if producer_id >= 0:
             self.open.setdefault(producer_id, self.end)
         codec = self._choose.randrange(5)
-        last = self.end + count - 1
+        last = self.end + len(records) - 1
         self.batches.append(StoredBatch(self.end, last, self.epoch, producer_id, values, b"", codec))
-        self.end += count
+        self.end += len(records)
+
+    def _value(self, number: int) -> bytes:
+        value = b"%d-%d" % (self._lineage, number)
+        forms = (b'{"a":"%s"}', b'{"a":"%s"}', b'{"a":"%s","b":1}', b'{"a":"%s","a":0}') if self._is_typed else (b"%s",)
+        return self._choose.choice(forms) % value
 
     def finish(self, producer_id: int, commits: bool) -> None:
         first = self.open.pop(producer_id)
@@ -107,10 +132,11 @@ class SimulatedSource:
         self.end += 1
 
     def compact(self) -> None:
-        """Remove some records below the last stable offset, and batches without records."""
+        """Remove some records below the last stable offset, and batches without records. The last batch is not
+        compacted, as those of the active segment."""
         kept = []
         for batch in self.batches:
-            if batch.last >= self.stable or batch.marker:
+            if batch.last >= self.stable or batch.marker or batch is self.batches[-1]:
                 kept.append(batch)
                 continue
             values = {offset: value for offset, value in batch.values.items() if self._choose.random() < 0.7}
@@ -132,6 +158,11 @@ class SimulatedSource:
         self.epoch += 1
         self.epochs = [(epoch, first) for epoch, first in self.epochs if first < self.end]
         self.epochs.append((self.epoch, self.end))
+
+    def elect_shorter(self, end: int) -> None:
+        """Elect a leader whose log ends at `end`, in another epoch."""
+        self._truncate(end)
+        self.elect(is_clean=True)
 
     def make_again(self) -> None:
         """Delete the topic, and create it again."""
@@ -156,7 +187,7 @@ class SimulatedSource:
 
     @property
     def stable(self) -> int:
-        return min([self.end, *self.open.values()])
+        return max(self.start, min([self.end, *self.open.values()]))
 
     def committed(self) -> dict[int, bytes]:
         """Values of the committed records, by offset."""
@@ -192,6 +223,9 @@ class SimulatedSource:
     def fetch(
         self, broker: Endpoint, positions: Mapping[TopicPartition, tuple[int, int, int]], *, wait_ms: int
     ) -> dict[TopicPartition, FetchedPartition]:
+        if self.is_silent:
+            self.is_silent = False
+            raise RequestTimedOutError("the source does not answer")
         position, leader_epoch, _ = positions[TP]
         code = 0
         if leader_epoch != self.epoch:
@@ -214,70 +248,115 @@ class SimulatedSource:
 class SimulatedLog:
     """The partition here; in the place of `LogSide`. It checks each append against the source."""
 
-    def __init__(self, source: SimulatedSource, *, checks_end: bool) -> None:
+    def __init__(self, source: SimulatedSource, *, checks_end: bool, checks_refused_end: bool = True) -> None:
         self._source = source
         self._checks_end = checks_end
+        self._checks_refused_end = checks_refused_end
         self.start = self.end = 0
-        self.epoch = NO_EPOCH
+        self.epoch, self.schema_id = NO_EPOCH, NO_SCHEMA
         self.values: dict[int, bytes] = {}
+        """Values by offset; of a typed topic those of the source, of which the rows are."""
+        self.refused: dict[int, bytes] = {}
+        self.refused_end, self.refused_epoch = 0, NO_EPOCH
         self.topic_number = source.topic_number
         self.fault = ""
         """Step at which the next append kills the worker."""
 
     def ends(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, MirroredEnd]:
-        return {tp: MirroredEnd(self.start, self.end, self.epoch, -1) for tp in tps}
+        return {tp: MirroredEnd(self.start, self.end, self.epoch, -1, self.schema_id) for tp in tps}
+
+    def refused_logs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, RefusedLog]:
+        ahead = frozenset(offset for offset in self.refused if offset >= ends[TP])
+        return {TP: RefusedLog(0, self.refused_end, self.refused_epoch, len(self.refused), ahead)}
+
+    def append_refused(
+        self, appends: Mapping[TopicPartition, PlacedAppend]
+    ) -> dict[TopicPartition, SparklogError | None]:
+        self._die("before-refused")
+        one = appends[TP]
+        if self._checks_refused_end and one.offset != self.refused_end:
+            return {TP: OffsetOutOfRangeError("the log of refused records ends elsewhere")}
+        for data in one.batches:
+            header = decode_header(data)
+            rows, offsets = decode_rows(data, REFUSED_SCHEMA, header)
+            assert offsets is not None
+            if rows.column("offset").to_pylist() != offsets.tolist():
+                raise Violation("a refused record stands at another offset than at the source")
+            numbers = rows.column("number").to_pylist()
+            if numbers != list(range(len(self.refused) + 1, len(self.refused) + 1 + len(numbers))):
+                raise Violation(f"the refused records have the numbers {numbers} after {len(self.refused)}")
+            self._keep(self.refused, offsets.tolist(), rows.column("value").to_pylist())
+            self.refused_end, self.refused_epoch = header.last_offset + 1, header.base_sequence
+        self._die("after-refused")
+        return {TP: None}
+
+    def _die(self, step: str) -> None:
+        if self.fault == step:
+            self.fault = ""
+            raise InjectedFault
 
     def append(self, appends: Mapping[TopicPartition, PlacedAppend]) -> dict[TopicPartition, SparklogError | None]:
-        fault, self.fault = self.fault, ""
-        if fault == "before":
-            raise InjectedFault
+        self._die("before")
+        if TP not in appends:
+            return {}
         one = appends[TP]
         if self._checks_end and one.offset != self.end:
             return {TP: OffsetOutOfRangeError("the log ends elsewhere")}
         for data in one.batches:
             self._store(data)
-        if fault == "after":
-            raise InjectedFault
+        self._die("after")
         return {TP: None}
 
     def _store(self, data: memoryview) -> None:
         header = decode_header(data)
-        rows, offsets = decode_rows(data, ENVELOPE_SCHEMA, header)
+        rows, offsets = decode_rows(data, COLUMNS.get(header.schema_id, ENVELOPE_SCHEMA), header)
         assert offsets is not None
+        if header.schema_id in COLUMNS:
+            texts = [{name: v for name, v in row.items() if v is not None} for row in rows.to_pylist()]
+            values = [json.dumps(text, separators=(",", ":")).encode() for text in texts]
+        else:
+            values = rows.column("value").to_pylist()
+        self._keep(self.values, offsets.tolist(), values)
+        self.end, self.epoch, self.schema_id = header.last_offset + 1, header.base_sequence, header.schema_id
+
+    def _keep(self, values: dict[int, bytes], offsets: list[int], new: list[bytes]) -> None:
+        """Store values, after a check of all promises. Raises Violation."""
         truth = self._source.committed()
         if self.topic_number != self._source.topic_number:
             raise Violation("records of another topic")
-        for offset, value in zip(offsets.tolist(), rows.column("value").to_pylist(), strict=True):
-            if offset in self.values:
+        for offset, value in zip(offsets, new, strict=True):
+            if offset in self.values or offset in self.refused:
                 raise Violation(f"offset {offset} is stored twice")
             if truth.get(offset) != value:
                 raise Violation(f"offset {offset} has {value!r}, the source {truth.get(offset)!r}")
-            self.values[offset] = value
-        for offset, value in self.values.items():
+            values[offset] = value
+        for offset, value in [*self.values.items(), *self.refused.items()]:
             if truth.get(offset, value) != value:
                 raise Violation(f"the source has other records below {self.end}, at {offset}")
-        self.end, self.epoch = header.last_offset + 1, header.base_sequence
 
 
 class Life:
     """Mirrors of one topic, from a seed. Two workers share the topic, and die at times."""
 
-    def __init__(self, seed: int, *, checks_end: bool = True) -> None:
+    def __init__(self, seed: int, *, is_typed: bool = False, **checks: bool) -> None:
+        """`checks`: safeguards of the log (`checks_end`, `checks_refused_end`)."""
         self._choose = Random(seed)
-        self.source = SimulatedSource(self._choose)
-        self.log = SimulatedLog(self.source, checks_end=checks_end)
+        self.source = SimulatedSource(self._choose, is_typed=is_typed)
+        self.log = SimulatedLog(self.source, **{"checks_end": True, **checks})
+        self._is_typed = is_typed
+        self._newest_columns = min(COLUMNS)
         self.now_s = 0.0
         self.paused = ""
         self.lost: list[tuple[int, int]] = []
         self._idle_steps = 0
         """Number of steps in which no worker runs."""
-        self._workers = [self._worker(), self._worker()]
+        self._workers = [self.worker(), self.worker()]
 
-    def _worker(self) -> MirrorSync:
+    def worker(self, bytes_per_second: int = 0) -> MirrorSync:
         decisions = Decisions(self._pause, self._note_lost, self._begin_at, lambda name, count: None)
         source: Any = self.source
         log: Any = self.log
-        return MirrorSync(source, log, decisions, clock_s=lambda: self.now_s)
+        return MirrorSync(source, log, decisions, bytes_per_second=bytes_per_second, clock_s=lambda: self.now_s)
 
     def _pause(self, name: str, reason: str) -> None:
         self.paused = reason
@@ -288,15 +367,21 @@ class Life:
     def _begin_at(self, tp: TopicPartition, offset: int) -> None:
         self.log.start = offset
 
-    def round(self, number: int) -> None:
-        """Let a worker do one round; it may die in it."""
-        worker = self._workers[number]
-        settings = MirroredTopic(TOPIC, MirrorDefinition("m", "kafka://s:1"), "id0", self.paused, ())
+    def round(self, number: int, columns: int = 0) -> None:
+        """Let a worker do one round; it may die in it. `columns`: version of the columns that it knows; 0: any that
+        exists."""
         try:
-            worker.use({TOPIC: settings}, {TOPIC: INFLATED_BYTES_MAX}, {TOPIC: 1})
-            worker.round(0)
+            self.round_of(self._workers[number], columns)
         except InjectedFault:
-            self._workers[number] = self._worker()
+            self._workers[number] = self.worker()
+
+    def round_of(self, worker: MirrorSync, columns: int = 0) -> None:
+        """Let a worker do one round; see `round`. Raises InjectedFault."""
+        settings = MirroredTopic(TOPIC, MirrorDefinition("m", "kafka://s:1"), "id0", self.paused, ())
+        known = columns or self._choose.randint(min(COLUMNS), self._newest_columns)
+        typed = typed_target(known) if self._is_typed else None
+        worker.use({TOPIC: Mirrored(settings, "id", 1, INFLATED_BYTES_MAX, typed)})
+        worker.round(0)
 
     def step(self) -> None:
         """Let something happen."""
@@ -323,23 +408,29 @@ class Life:
         elif action < 0.85:
             source.is_damaged = True
         elif action < 0.90:
-            self.log.fault = choose.choice(["before", "after"])
+            self.log.fault = choose.choice(FAULTS if self._is_typed else FAULTS[:2])
+        elif action < 0.91:
+            self._newest_columns = max(COLUMNS)
         if choose.random() < 0.05:
             self._idle_steps = 10
         self._idle_steps -= 1
         for _ in range(choose.randrange(4) if self._idle_steps < 0 else 0):
             self.round(choose.randrange(2))
 
-    def settle(self) -> None:
-        """Let the mirror reach the source's end, and compare."""
+    def wait(self) -> None:
+        """Let the pause after an error pass."""
+        self.now_s += 20
+
+    def settle(self, columns: int = 0) -> None:
+        """Let the mirror reach the source's end, and compare. `columns`: see `round`."""
         self.source.is_damaged, self.log.fault = False, ""
         for producer_id in sorted(self.source.open):
             self.source.finish(producer_id, commits=True)
         for _ in range(60):
             if self.paused or self.log.end == self.source.stable:
                 break
-            self.now_s += 20
-            self.round(self._choose.randrange(2))
+            self.wait()
+            self.round(self._choose.randrange(2), columns)
         if self.paused:
             return
         if self.log.end != self.source.stable:
@@ -347,15 +438,25 @@ class Life:
         missing = {
             offset
             for offset in self.source.committed()
-            if offset not in self.log.values and not any(first <= offset < end for first, end in self.lost)
+            if offset not in self.log.values
+            and offset not in self.log.refused
+            and not any(first <= offset < end for first, end in self.lost)
         }
         if missing:
             raise Violation(f"the records at {sorted(missing)} are missing")
 
 
-def live(seed: int, steps: int, *, checks_end: bool = True) -> Life:
-    """Run a life. Raises Violation."""
-    life = Life(seed, checks_end=checks_end)
+def typed_target(columns: int) -> TypedTarget:
+    """The typed topic with the columns of a version, as one worker knows it."""
+    limits = RefusedTarget(REFUSED_SCHEMA_ID, 1 << 20, 1 << 24)
+    return TypedTarget(
+        TOPIC, COLUMNS[columns], columns, (), "", False, None, parse_rows, False, 1 << 20, 1 << 24, limits, NO_LIMIT
+    )
+
+
+def live(seed: int, steps: int, *, is_typed: bool = False, **checks: bool) -> Life:
+    """Run a life. `checks`: safeguards of the log. Raises Violation."""
+    life = Life(seed, is_typed=is_typed, **checks)
     for _ in range(steps):
         life.step()
     life.settle()

@@ -23,7 +23,7 @@ from sparklog.client.local import LocalBroker
 from sparklog.client.net.cluster import cluster
 from sparklog.environment import fault_points
 from sparklog.errors import InvalidConfigError, OffsetOutOfRangeError, PolicyViolationError
-from sparklog.mirror.placing import gap_batches
+from sparklog.mirror.batches import ENVELOPE_WRITER
 from sparklog.mirror.worker.log_side import LogSide, PlacedAppend
 from sparklog.mirror.worker.verify import verify_mirror
 from sparklog.mirror.worker.worker import MirrorWorker
@@ -386,7 +386,7 @@ def test_the_broker_appends_at_offsets_only_for_a_mirror_and_only_at_the_end(
     admin.create_topic("plain")
     log_side = LogSide(cluster(target.bootstrap_servers, None))
     fenced, plain = sparklog.TopicPartition("fenced", 0), sparklog.TopicPartition("plain", 0)
-    gap = PlacedAppend(0, gap_batches(0, 5, 3))
+    gap = PlacedAppend(0, ENVELOPE_WRITER.gap(0, 5, 3))
     outcomes = log_side.append({fenced: gap, plain: gap})
     assert outcomes[fenced] is None and isinstance(outcomes[plain], PolicyViolationError)
     assert isinstance(log_side.append({fenced: gap})[fenced], OffsetOutOfRangeError)

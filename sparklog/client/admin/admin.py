@@ -52,7 +52,6 @@ from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.errors import ClosedError, InvalidPartitionsError, InvalidRequestError
 from sparklog.format.schema import canonical_schema, require_columns
-from sparklog.mirror.definition import MirrorDefinition
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
 from sparklog.protocol.operation_messages import CordonBrokerRequest, CordonBrokerResponse
 from sparklog.protocol.quota_messages import AlterClientQuotasRequest, AlterClientQuotasResponse, QuotaAlteration
@@ -912,6 +911,11 @@ class Admin:
         topics=arg.text,
         groups=arg.optional(arg.text),
         source_config=arg.optional(arg.text),
+        value_format=arg.optional(arg.text),
+        key_columns=arg.optional(arg.mapping(arg.text, arg.texts)),
+        drop_headers=arg.flag,
+        refused_max=arg.optional(arg.whole(-1)),
+        bytes_per_second=arg.whole(),
     )
     def create_mirror(
         self,
@@ -921,6 +925,12 @@ class Admin:
         topics: str,
         groups: str | None = None,
         source_config: str | None = None,
+        value_format: str | None = None,
+        columns: Mapping[str, Columns] | None = None,
+        key_columns: Mapping[str, Iterable[str]] | None = None,
+        drop_headers: bool = False,
+        refused_max: int | None = None,
+        bytes_per_second: int = 0,
     ) -> MirrorDescription:
         """Mirror topics of a Kafka cluster: create them here, for a mirror worker that fills them with the same
         offsets. They are read-only until `promote_mirror`.
@@ -935,6 +945,17 @@ class Admin:
             groups: Regular expressions of the groups whose offsets are copied, separated by commas. None: no group.
             source_config: Path of a properties file with the client settings for the source (TLS, login), on this
                 machine and on those of the workers. None: plaintext.
+            value_format: "json": the values become the columns of typed topics. Records that do not fit are rows of the
+                topic `<topic>.refused`, with the reason. None: envelope topics, whose values are bytes.
+            columns: Columns of the typed topics, as for `create_topic`, by regular expressions of topics; a topic has
+                those of the first expression that matches its name.
+            key_columns: Columns that the records' keys fill, by the same expressions. None: no column; the keys are
+                left out.
+            drop_headers: True to leave out the headers of records for typed topics. False to refuse records with
+                headers.
+            refused_max: Number of refused records of a topic at which it pauses before the next one; -1: no limit.
+                None: the default of `mirror.refused.max`.
+            bytes_per_second: Largest rate at which one worker fetches records from the source. 0: no limit.
 
         Returns:
             The mirror with its topics.
@@ -948,8 +969,19 @@ class Admin:
         Example:
             admin.create_mirror("old", source="kafka://old:9092", topics="orders,logs-.*", groups=".*")
         """
-        definition = MirrorDefinition(name, source, source_config or "", topics, groups or "")
-        mirror_admin.create_mirror(self, self._topic_infos, definition, self._timeout_ms)
+        definition = mirror_admin.mirror_definition(
+            name,
+            source,
+            source_config,
+            topics,
+            groups,
+            value_format,
+            columns,
+            key_columns,
+            drop_headers,
+            bytes_per_second,
+        )
+        mirror_admin.create_mirror(self, self._topic_infos, definition, self._timeout_ms, refused_max)
         return next(mirror for mirror in self.describe_mirrors() if mirror.name == name)
 
     @arg.takes(topics=arg.optional(arg.texts), asks_source=arg.flag)

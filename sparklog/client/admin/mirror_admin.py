@@ -6,6 +6,7 @@ repeated, and continues.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,12 @@ from typing import Any, NamedTuple, Protocol
 
 from sparklog.client.admin.mirror_groups import GroupCopier, Groups
 from sparklog.client.admin.mirror_reports import MirrorProgress, read_mirror_reports
+from sparklog.client.admin.schema_argument import arrow_schema_of
 from sparklog.client.kafka.source import KafkaSource, SourceTopic
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.client.reading.mirrored_ends import MirroredEnd, mirrored_ends
+from sparklog.client.reading.mirrored_ends import MirroredEnd, mirrored_ends, refused_logs
 from sparklog.errors import (
     InvalidConfigError,
     RequestTimedOutError,
@@ -25,16 +27,23 @@ from sparklog.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from sparklog.format.ddl import ddl_of
+from sparklog.format.schema import canonical_schema
+from sparklog.metadata.mirror_settings import NAME, REFUSED_OF
 from sparklog.mirror.definition import (
     PAUSED,
+    REFUSED_MAX,
     MirrorDefinition,
     MirroredTopic,
+    TopicColumns,
     check_definition,
+    columns_text,
     lost_records,
     mirrored_topic,
     promoted_settings,
 )
 from sparklog.mirror.plan import PlannedTopic, chosen_topics, planned_topic
+from sparklog.mirror.refused import REFUSED_SCHEMA, RefusedLog, refused_topic
 from sparklog.mirror.rules import SourceBounds
 from sparklog.security.client_security import client_security
 from sparklog.types import TopicPartition
@@ -60,6 +69,8 @@ class MirrorPartition:
     """Seconds since the topic had all committed records of the source; 0 without lag; -1: not known."""
     lost: int
     """Number of offsets that the source had deleted before the mirror read them."""
+    refused: int = 0
+    """Number of records that did not fit the columns of a typed topic."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +122,15 @@ class Topics(Groups, Protocol):
 
     def list_topics(self) -> list[str]: ...
 
-    def create_topic(self, name: str, *, partitions: int, configs: Mapping[str, object]) -> Any: ...
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int,
+        schema: Any,
+        key_columns: Iterable[str],
+        configs: Mapping[str, object],
+    ) -> Any: ...
 
     def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> Any: ...
 
@@ -138,6 +157,7 @@ def plan_mirror(definition: MirrorDefinition, source: KafkaSource, here: Iterabl
     source that concern all topics."""
     all_topics = source.topics()
     existing = set(here)
+    taken = {refused_topic(name) for name in all_topics} if definition.is_typed else set()
     names = [name for name in chosen_topics(definition, all_topics, _internal(all_topics)) if name not in existing]
     settings = source.settings(names)
     planned, refused = [], {}
@@ -146,6 +166,8 @@ def plan_mirror(definition: MirrorDefinition, source: KafkaSource, here: Iterabl
         try:
             if isinstance(configs, SparklogError):
                 raise configs
+            if name in taken:
+                raise InvalidConfigError("its name is that of the refused records of another topic: leave it out")
             planned.append(planned_topic(definition, name, topic.topic_id, len(topic.partitions), configs))
         except SparklogError as e:
             refused[name] = str(e)
@@ -159,9 +181,16 @@ def create_missing_topics(admin: Topics, definition: MirrorDefinition, source: K
     reasons = dict(refused)
     for topic in planned:
         try:
-            admin.create_topic(topic.name, partitions=topic.partitions, configs=topic.configs)
-        except TopicAlreadyExistsError:
-            continue  # another worker has created it
+            if topic.refused is not None:
+                create_refused_topic(admin, topic.name, topic.partitions, topic.refused)
+            with contextlib.suppress(TopicAlreadyExistsError):  # another worker has created it
+                admin.create_topic(
+                    topic.name,
+                    partitions=topic.partitions,
+                    schema=None if topic.columns is None else topic.columns.ddl,
+                    key_columns=() if topic.columns is None else topic.columns.key_columns,
+                    configs=topic.configs,
+                )
         except SparklogError as e:
             if e.retriable:
                 raise
@@ -169,8 +198,58 @@ def create_missing_topics(admin: Topics, definition: MirrorDefinition, source: K
     return reasons
 
 
+def create_refused_topic(admin: Topics, topic: str, partitions: int, configs: Mapping[str, object]) -> None:
+    """Create the topic of a typed topic's refused records, unless it exists."""
+    with contextlib.suppress(TopicAlreadyExistsError):
+        admin.create_topic(
+            refused_topic(topic), partitions=partitions, schema=REFUSED_SCHEMA, key_columns=(), configs=configs
+        )
+
+
+def mirror_definition(
+    name: str,
+    source: str,
+    source_config: str | None,
+    topics: str,
+    groups: str | None,
+    value_format: str | None = None,
+    columns: Mapping[str, Any] | None = None,
+    key_columns: Mapping[str, Iterable[str]] | None = None,
+    drops_headers: bool = False,
+    bytes_per_second: int = 0,
+) -> MirrorDefinition:
+    """Return the definition; see `Admin.create_mirror`. Raises InvalidConfigError for a definition that no mirror can
+    have, and InvalidTopicError for columns that no topic can have."""
+    schemas, keys = dict(columns or {}), dict(key_columns or {})
+    for pattern in keys.keys() - schemas.keys():
+        raise InvalidConfigError(f"key columns for {pattern!r}, which has no columns; columns are for {list(schemas)}")
+    their_columns = [
+        TopicColumns(
+            pattern, ddl_of(canonical_schema(arrow_schema_of("columns", schema))), tuple(keys.get(pattern, ()))
+        )
+        for pattern, schema in schemas.items()
+    ]
+    definition = MirrorDefinition(
+        name,
+        source,
+        source_config or "",
+        topics,
+        groups or "",
+        value_format or "",
+        columns_text(their_columns),
+        drops_headers,
+        bytes_per_second,
+    )
+    check_definition(definition)
+    return definition
+
+
 def create_mirror(
-    admin: Topics, infos: Callable[[], Mapping[str, TopicInfo]], definition: MirrorDefinition, timeout_ms: int
+    admin: Topics,
+    infos: Callable[[], Mapping[str, TopicInfo]],
+    definition: MirrorDefinition,
+    timeout_ms: int,
+    refused_max: int | None = None,
 ) -> None:
     """Create a mirror's topics; see `Admin.create_mirror`. `infos`: reads all topics here."""
     check_definition(definition)
@@ -192,6 +271,9 @@ def create_mirror(
         raise InvalidConfigError(
             f"{len(failures)} topics of mirror {definition.name!r} were not created: {name}: {reason}"
         )
+    if refused_max is not None and definition.is_typed:
+        for name in names:
+            admin.alter_topic(name, {REFUSED_MAX: refused_max})
 
 
 def _internal(topics: Mapping[str, SourceTopic]) -> list[str]:
@@ -208,6 +290,8 @@ def _check_names(definition: MirrorDefinition, names: Sequence[str], here: Mappi
         topic = mirrored_topic(name, here[name].configs)
         if topic is None or topic.definition.name != definition.name:
             taken.append(name)
+        elif definition.is_typed and not is_refused_topic(here.get(refused_topic(name)), definition.name, name):
+            taken.append(refused_topic(name))
         elif topic.definition != definition:
             raise InvalidConfigError(
                 f"mirror {definition.name!r} exists with the source {topic.definition.source} and the topics "
@@ -219,6 +303,11 @@ def _check_names(definition: MirrorDefinition, names: Sequence[str], here: Mappi
             f"topics of the source exist here already: {', '.join(taken[:NAMED_MAX])}{more}. A mirror keeps the "
             "offsets of its source, so it begins with new topics: delete them, or leave them out of --topics"
         )
+
+
+def is_refused_topic(info: TopicInfo | None, mirror: str, topic: str) -> bool:
+    """Return True if the topic has the refused records of the mirror's typed topic, or does not exist."""
+    return info is None or (info.configs.get(NAME) == mirror and info.configs.get(REFUSED_OF) == topic)
 
 
 def mirrored_topics(infos: Mapping[str, TopicInfo], name: str | None = None) -> dict[str, list[MirroredTopic]]:
@@ -258,6 +347,7 @@ def _description(
     definition = topics[0].definition
     tps = [TopicPartition(t.topic, p) for t in topics for p in range(infos[t.topic].partitions)]
     ends = mirrored_ends(cluster, tps, timeout_ms)
+    refused = refused_logs(cluster, {tp: ends[tp].end for tp in tps if refused_topic(tp.topic) in infos}, timeout_ms)
     error = ""
     source_ends = {TopicPartition(t, p): end for t, one in reports.items() for p, end in one.source_ends.items()}
     if asks_source:
@@ -270,7 +360,15 @@ def _description(
     for topic in topics:
         lost, report = lost_records(topic.lost), reports.get(topic.topic)
         partitions = tuple(
-            _partition(tp, ends[tp], source_ends.get(tp, -1), lost.get(tp.partition, 0), report, now_ms)
+            _partition(
+                tp,
+                ends[tp],
+                source_ends.get(tp, -1),
+                lost.get(tp.partition, 0),
+                _count(refused.get(tp)),
+                report,
+                now_ms,
+            )
             for tp in tps
             if tp.topic == topic.topic
         )
@@ -301,14 +399,24 @@ def _source_ends(
 
 
 def _partition(
-    tp: TopicPartition, end: MirroredEnd, source_end: int, lost: int, report: MirrorProgress | None, now_ms: float
+    tp: TopicPartition,
+    end: MirroredEnd,
+    source_end: int,
+    lost: int,
+    refused: int,
+    report: MirrorProgress | None,
+    now_ms: float,
 ) -> MirrorPartition:
     lag = max(0, source_end - end.end) if source_end >= 0 else -1
     as_of_ms = report.as_of_ms if report is not None and report.as_of_ms else end.timestamp_ms
     lag_seconds = 0.0 if lag == 0 else -1.0
     if lag > 0 and as_of_ms > 0:
         lag_seconds = max(0.0, (now_ms - as_of_ms) / 1000)
-    return MirrorPartition(tp.partition, source_end, end.end, lag, lag_seconds, lost)
+    return MirrorPartition(tp.partition, source_end, end.end, lag, lag_seconds, lost, refused)
+
+
+def _count(log: RefusedLog | None) -> int:
+    return 0 if log is None else log.count
 
 
 def pause_mirror(admin: Topics, infos: Mapping[str, TopicInfo], name: str, reason: str) -> list[str]:
@@ -331,12 +439,13 @@ def _set_pause(admin: Topics, infos: Mapping[str, TopicInfo], name: str, reason:
 def delete_mirror(admin: Topics, infos: Mapping[str, TopicInfo], name: str) -> list[str]:
     """Delete a mirror with its topics that are not promoted, and return their names. Raises InvalidConfigError for an
     unknown mirror."""
-    topics = [topic.topic for topic in mirrored_topics(infos, name)[name]]
-    for topic in topics:
-        try:
+    topics = [topic for topic in sorted(infos) if infos[topic].configs.get(NAME) == name]
+    if not topics:
+        mirrored_topics(infos, name)  # raises
+    refused = [topic for topic in topics if infos[topic].configs.get(REFUSED_OF)]
+    for topic in [*(topic for topic in topics if topic not in refused), *refused]:  # a worker would create the latter
+        with contextlib.suppress(UnknownTopicOrPartitionError):
             admin.delete_topic(topic)
-        except UnknownTopicOrPartitionError:
-            continue
     return topics
 
 
@@ -382,6 +491,9 @@ def promote_mirror(
     finally:
         source.close()
     for topic in topics:
+        refused = refused_topic(topic.topic)
+        if definition.is_typed and refused in infos and is_refused_topic(infos[refused], name, topic.topic):
+            admin.alter_topic(refused, promoted_settings())  # first: a repetition finds the typed topic
         admin.alter_topic(topic.topic, promoted_settings())
     return [topic.topic for topic in topics]
 

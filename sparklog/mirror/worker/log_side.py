@@ -9,9 +9,10 @@ from msgspec import Struct
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.leader_questions import LedGroup, until_led
 from sparklog.client.net.retry import Retries, RetryPolicy
-from sparklog.client.reading.mirrored_ends import MirroredEnd, mirrored_ends
+from sparklog.client.reading.mirrored_ends import MirroredEnd, mirrored_ends, refused_logs
 from sparklog.environment.fault_points import reach
 from sparklog.errors import InvalidRequestError, SparklogError, error_from_code
+from sparklog.mirror.refused import RefusedLog, refused_topic
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.settings import MIB
@@ -44,15 +45,35 @@ class LogSide:
         """Return the ends of partitions. Raises errors of the brokers."""
         return mirrored_ends(self.cluster, partitions, self._timeout_ms)
 
+    def refused_logs(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, RefusedLog]:
+        """Return the states of the refused logs of partitions of typed topics. `ends`: log ends of the partitions.
+        Raises errors of the brokers."""
+        return refused_logs(self.cluster, ends, self._timeout_ms)
+
+    def append_refused(
+        self, appends: Mapping[TopicPartition, PlacedAppend]
+    ) -> dict[TopicPartition, SparklogError | None]:
+        """Append refused records to the refused topics of `appends`, the partitions of the typed topics; see
+        `append`."""
+        refused = {TopicPartition(refused_topic(tp.topic), tp.partition): tp for tp in appends}
+        reach("mirror.before-refused")
+        outcomes = self._append({name: appends[tp] for name, tp in refused.items()})
+        reach("mirror.after-refused")
+        return {refused[name]: outcome for name, outcome in outcomes.items()}
+
     def append(self, appends: Mapping[TopicPartition, PlacedAppend]) -> dict[TopicPartition, SparklogError | None]:
         """Append batches at their offsets; return the error of each partition, None after success. The outcome of a
         partition with a retriable error is not known: read its end again."""
-        attempts = Retries(RetryPolicy.one_attempt(self._timeout_ms))
         reach("mirror.before-append")
+        outcomes = self._append(appends)
+        reach("mirror.after-append")
+        return outcomes
+
+    def _append(self, appends: Mapping[TopicPartition, PlacedAppend]) -> dict[TopicPartition, SparklogError | None]:
+        attempts = Retries(RetryPolicy.one_attempt(self._timeout_ms))
         outcomes: dict[TopicPartition, SparklogError | None] = {}
         for part in _parts(appends):
             outcomes |= self._append_part(part, attempts)
-        reach("mirror.after-append")
         return outcomes
 
     def _append_part(

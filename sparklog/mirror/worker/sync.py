@@ -3,6 +3,9 @@
 A partition's state is read from the log here whenever it is not certain: at the start, after a failed append, and after
 a change of the leader at the source. Nothing else is stored, so that the worker can be killed at any step, and two
 workers on one topic do no harm.
+
+The refused records of a typed topic are stored before the gap in the topic, at the same offsets. So the ends of both
+logs are the only state: what lies between them is decided.
 """
 
 from __future__ import annotations
@@ -18,15 +21,19 @@ from sparklog.client.net.addresses import Endpoint
 from sparklog.client.reading.mirrored_ends import MirroredEnd
 from sparklog.errors import (
     CorruptBatchError,
+    LeaderNotAvailableError,
     OffsetOutOfRangeError,
     PolicyViolationError,
     SparklogError,
     UnknownTopicOrPartitionError,
 )
+from sparklog.mirror.batches import ENVELOPE_WRITER, PlacedWriter
 from sparklog.mirror.definition import MirroredTopic
-from sparklog.mirror.placing import Placed, gap_batches, place
+from sparklog.mirror.placing import Placed, place
+from sparklog.mirror.refused import RefusedLog
 from sparklog.mirror.rules import (
     NO_EPOCH,
+    NO_SCHEMA,
     EpochAnswer,
     Go,
     Pause,
@@ -36,6 +43,7 @@ from sparklog.mirror.rules import (
     judge_epoch,
     judge_topic,
 )
+from sparklog.mirror.typed import TypedConversion, TypedTarget
 from sparklog.mirror.worker.log_side import LogSide, PlacedAppend
 from sparklog.types import TopicPartition
 
@@ -54,6 +62,18 @@ way, three are not."""
 
 PAUSE_SHOWN_S = 30.0
 """Time after which a pause that the topic's settings do not show has been ended by a user."""
+
+
+class Mirrored(Struct, frozen=True):
+    """A mirrored topic with the facts about it that a mirror needs."""
+
+    topic: MirroredTopic
+    topic_id: str
+    partitions: int
+    inflated_bytes_max: int
+    """Largest decompressed size of a batch."""
+    typed: TypedTarget | None = None
+    """Columns of a typed topic; None: an envelope topic."""
 
 
 class Decisions(Struct, frozen=True):
@@ -91,6 +111,10 @@ class PartitionState(Struct):
     """Number of the fetch that has brought records last. A fetch answer is limited, so that the partitions with the
     smallest number come first."""
     error: str = ""
+    schema_id: int = NO_SCHEMA
+    """Id of the schema of the last batch here."""
+    refused: RefusedLog = RefusedLog()
+    """State of the refused log; empty for an envelope topic."""
 
     @property
     def is_stuck(self) -> bool:
@@ -123,38 +147,44 @@ class MirrorSync:
         log_side: LogSide,
         decisions: Decisions,
         *,
+        bytes_per_second: int = 0,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`bytes_per_second`: largest rate of fetched bytes; 0: no limit."""
         self.source = source
         self.states: dict[TopicPartition, PartitionState] = {}
         self._log = log_side
         self._decisions = decisions
         self._clock_s = clock_s
-        self._topics: dict[str, MirroredTopic] = {}
-        self._limits: dict[str, int] = {}
+        self._topics: dict[str, Mirrored] = {}
         self._source_topics: dict[str, SourceTopic] = {}
         self._looked_s = float("-inf")
         self._paused_here: dict[str, float] = {}
         """Topics that this object has paused, with the time, until their settings show the pause."""
         self._turn = 0
+        self._bytes_per_second = bytes_per_second
+        self._fetch_not_before_s = float("-inf")
+        """Time of the next fetch by the limit of the rate."""
 
-    def use(
-        self, topics: Mapping[str, MirroredTopic], limits: Mapping[str, int], partitions: Mapping[str, int]
-    ) -> None:
-        """Mirror these topics from now on. `limits`: largest decompressed size of a batch, by topic. `partitions`:
-        number of partitions here, by topic."""
+    @property
+    def throttled_s(self) -> float:
+        """Seconds until the limit of the rate allows the next fetch; 0: it is allowed."""
+        return max(0.0, self._fetch_not_before_s - self._clock_s())
+
+    def use(self, topics: Mapping[str, Mirrored]) -> None:
+        """Mirror these topics from now on."""
         expired_s = self._clock_s() - PAUSE_SHOWN_S
         self._paused_here = {
             name: paused_s
             for name, paused_s in self._paused_here.items()
-            if name in topics and not topics[name].paused and paused_s > expired_s
+            if name in topics and not topics[name].topic.paused and paused_s > expired_s
         }
-        active = {name: topic for name, topic in topics.items() if not topic.paused and name not in self._paused_here}
-        tps = {TopicPartition(name, p) for name in active for p in range(partitions[name])}
+        active = {name: one for name, one in topics.items() if not one.topic.paused and name not in self._paused_here}
+        tps = {TopicPartition(name, p) for name, one in active.items() for p in range(one.partitions)}
         self.states = {tp: self.states.get(tp, PartitionState()) for tp in sorted(tps)}
         if active.keys() != self._topics.keys():
             self._looked_s = float("-inf")
-        self._topics, self._limits = active, dict(limits)
+        self._topics = active
 
     def round(self, wait_ms: int) -> bool:
         """Fetch once from each leader of the source. `wait_ms`: longest wait for records. Returns True if records or
@@ -163,6 +193,8 @@ class MirrorSync:
         now_s = self._clock_s()
         due = [tp for tp, state in self.states.items() if state.not_before_s <= now_s]
         self._judge([tp for tp in due if not self.states[tp].is_judged])
+        if self.throttled_s:
+            return False
         by_leader: dict[Endpoint, list[TopicPartition]] = {}
         for tp in due:
             leader = self.source.leader(self._source_topics, tp)
@@ -200,7 +232,7 @@ class MirrorSync:
             if topic is None:
                 self._fail_topic(name, f"the source has no topic {name!r}, or the mirror's user cannot describe it")
                 continue
-            verdict = judge_topic(mirrored.source_topic_id, topic.topic_id)
+            verdict = judge_topic(mirrored.topic.source_topic_id, topic.topic_id)
             if isinstance(verdict, Pause):
                 self._pause(name, verdict.reason)
                 continue
@@ -237,14 +269,17 @@ class MirrorSync:
         if not tps:
             return
         ends = self._log.ends(tps)
+        refused = self._log.refused_logs({tp: ends[tp].end for tp in tps if self._topics[tp.topic].typed is not None})
         bounds = self.source.bounds(self._source_topics, tps)
-        epochs = {tp: end.epoch for tp, end in ends.items() if end.epoch != NO_EPOCH}
+        kept = {tp: _kept_end(ends[tp], refused.get(tp)) for tp in tps}
+        epochs = {tp: epoch for tp, (_, epoch) in kept.items() if epoch != NO_EPOCH}
         answers = self.source.epoch_ends(self._source_topics, epochs)
         for tp in tps:
             if tp not in self.states:
                 continue  # its topic was paused by another partition
             state, end, answer = self.states[tp], ends[tp], answers.get(tp)
-            state.end, state.epoch = end.end, end.epoch
+            state.end, state.epoch, state.schema_id = end.end, end.epoch, end.schema_id
+            state.refused = refused.get(tp, RefusedLog())
             its_bounds = bounds[tp]
             if isinstance(its_bounds, SparklogError):
                 self._fail(tp, its_bounds)
@@ -253,21 +288,21 @@ class MirrorSync:
                 self._fail(tp, answer)
                 continue
             state.stable = its_bounds.stable
-            verdict = Go() if answer is None else judge_epoch(end.end, end.epoch, answer)
+            verdict = Go() if answer is None else judge_epoch(*kept[tp], answer)
             if isinstance(verdict, Pause):
                 self._pause(tp.topic, f"partition {tp.partition}: {verdict.reason}")
                 continue
             self._follow_bounds(tp, end, its_bounds)
 
     def _follow_bounds(self, tp: TopicPartition, end: MirroredEnd, bounds: SourceBounds) -> None:
-        verdict = judge_bounds(end.end, end.is_empty, bounds)
+        verdict = judge_bounds(end.end, end.is_empty, bounds, self.states[tp].refused.end)
         if isinstance(verdict, Pause):
             self._pause(tp.topic, f"partition {tp.partition}: {verdict.reason}")
         elif isinstance(verdict, Skip):
             if verdict.is_lost:
                 logger.warning("%s: the source has deleted the offsets %d to %d", tp, end.end, verdict.start - 1)
                 self._decisions.note_lost(tp.topic, tp.partition, end.end, verdict.start)
-            gap = PlacedAppend(end.end, gap_batches(end.end, verdict.start, NO_EPOCH))
+            gap = PlacedAppend(end.end, self._writer(tp.topic).gap(end.end, verdict.start, NO_EPOCH))
             placed = Placed(tuple(gap.batches), verdict.start, NO_EPOCH, 0, verdict.start - end.end)
             if self._append({tp: (gap, placed)}) and not verdict.is_lost:
                 self._decisions.begin_at(tp, verdict.start)
@@ -287,13 +322,23 @@ class MirrorSync:
             for tp in positions:
                 self._fail(tp, e)
             return False
+        self._note_fetched(sum(len(part.records) for part in fetched.values()))
         appends: dict[TopicPartition, tuple[PlacedAppend, Placed]] = {}
         for tp, part in fetched.items():
             placed = self._placed(tp, part)
-            if placed is not None and placed.batches:
+            if placed is None:
+                continue
+            if placed.batches:
                 appends[tp] = PlacedAppend(self.states[tp].end, placed.batches), placed
                 self.states[tp].turn = self._turn
-        return self._append(appends)
+            elif placed.refused.stop:
+                self._pause(tp.topic, placed.refused.stop)
+        return self._append(self._append_refused(appends))
+
+    def _note_fetched(self, size_bytes: int) -> None:
+        if self._bytes_per_second:
+            begin_s = max(self._fetch_not_before_s, self._clock_s())
+            self._fetch_not_before_s = begin_s + size_bytes / self._bytes_per_second
 
     def _placed(self, tp: TopicPartition, part: FetchedPartition) -> Placed | None:
         """Return a partition's converted records; None if there is an error, which is dealt with."""
@@ -312,8 +357,17 @@ class MirrorSync:
         stable = part.stable if part.stable >= 0 else part.end
         try:
             placed = place(
-                part.records, state.end, stable, part.aborted, self._limits[tp.topic], int(time.time() * 1000)
+                part.records,
+                state.end,
+                stable,
+                part.aborted,
+                self._topics[tp.topic].inflated_bytes_max,
+                int(time.time() * 1000),
+                self._conversion(tp),
             )
+        except LeaderNotAvailableError as e:  # another worker has newer columns
+            self._fail(tp, e)
+            return None
         except SparklogError as e:
             self._note_bad_answer(tp, e)
             return None
@@ -341,6 +395,41 @@ class MirrorSync:
         else:
             self._fail(tp, error)
 
+    def _conversion(self, tp: TopicPartition) -> TypedConversion | None:
+        target = self._topics[tp.topic].typed
+        if target is None:
+            return None
+        others = sum(s.refused.count for other, s in self.states.items() if other.topic == tp.topic and other != tp)
+        state = self.states[tp]
+        return TypedConversion(
+            target, tp.partition, state.refused, others, position=state.end, schema_id=state.schema_id
+        )
+
+    def _writer(self, topic: str) -> PlacedWriter:
+        target = self._topics[topic].typed
+        return ENVELOPE_WRITER if target is None else PlacedWriter(target.schema, target.schema_id)
+
+    def _append_refused(
+        self, appends: Mapping[TopicPartition, tuple[PlacedAppend, Placed]]
+    ) -> dict[TopicPartition, tuple[PlacedAppend, Placed]]:
+        """Append the refused records, and return the appends of the partitions whose refused records are stored."""
+        refused = {
+            tp: PlacedAppend(self.states[tp].refused.end, placed.refused.batches)
+            for tp, (_, placed) in appends.items()
+            if placed.refused.batches
+        }
+        outcomes = self._log.append_refused(refused) if refused else {}
+        ready = {}
+        for tp, append in appends.items():
+            error = outcomes.get(tp)
+            if error is not None:
+                self._note_append_error(tp, error)
+                continue
+            if tp in refused:
+                self.states[tp].refused = append[1].refused.log
+            ready[tp] = append
+        return ready
+
     def _append(self, appends: Mapping[TopicPartition, tuple[PlacedAppend, Placed]]) -> bool:
         """Append, and note the new ends. Returns True if a partition has grown."""
         if not appends:
@@ -348,21 +437,33 @@ class MirrorSync:
         outcomes = self._log.append({tp: one for tp, (one, _) in appends.items()})
         has_grown = False
         for tp, error in outcomes.items():
-            state, placed = self.states[tp], appends[tp][1]
+            state, placed = self.states.get(tp), appends[tp][1]
+            if state is None:
+                continue  # its topic was paused by another partition
             if error is None:
                 state.end, state.epoch, has_grown = placed.next_offset, placed.epoch, True
-                continue
-            state.is_judged = False
-            if isinstance(error, UnknownTopicOrPartitionError | PolicyViolationError):
-                logger.info("%s is not mirrored any more: %s", tp, error)
-                self._fail(tp, error)
-            elif isinstance(error, OffsetOutOfRangeError):
-                logger.info("%s: another worker has appended", tp)
-            elif isinstance(error, CorruptBatchError):
-                self._pause(tp.topic, f"partition {tp.partition}, after offset {state.end - 1}: {error}")
+                typed = self._topics[tp.topic].typed
+                state.schema_id = NO_SCHEMA if typed is None else typed.schema_id
+                if placed.refused.stop:
+                    self._pause(tp.topic, placed.refused.stop)
             else:
-                self._fail(tp, error)
+                self._note_append_error(tp, error)
         return has_grown
+
+    def _note_append_error(self, tp: TopicPartition, error: SparklogError) -> None:
+        state = self.states.get(tp)
+        if state is None:
+            return  # its topic was paused by another partition
+        state.is_judged = False
+        if isinstance(error, UnknownTopicOrPartitionError | PolicyViolationError):
+            logger.info("%s is not mirrored any more: %s", tp, error)
+            self._fail(tp, error)
+        elif isinstance(error, OffsetOutOfRangeError):
+            logger.info("%s: another worker has appended", tp)
+        elif isinstance(error, CorruptBatchError):
+            self._pause(tp.topic, f"partition {tp.partition}, after offset {state.end - 1}: {error}")
+        else:
+            self._fail(tp, error)
 
     # -- errors
 
@@ -387,3 +488,10 @@ class MirrorSync:
         self._topics.pop(name, None)
         self._source_topics.pop(name, None)
         self.states = {tp: state for tp, state in self.states.items() if tp.topic != name}
+
+
+def _kept_end(end: MirroredEnd, refused: RefusedLog | None) -> tuple[int, int]:
+    """Return the end of the decided offsets of a partition, and the source's leader epoch of the last one."""
+    if refused is None or refused.end <= end.end:
+        return end.end, end.epoch
+    return refused.end, refused.epoch

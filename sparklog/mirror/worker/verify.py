@@ -1,9 +1,13 @@
-"""The check of a mirror: keys, values, headers and timestamps here are compared with the source, offset by offset."""
+"""The check of a mirror: keys, values, headers and timestamps here are compared with the source, offset by offset.
+
+In a typed topic the rows are compared with the source's values as columns, and refused records with the rows of the
+refused topic. A refused record that fits by now, because columns were added, is no difference.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +25,10 @@ from sparklog.format.batch import decode_header
 from sparklog.format.offset_column import decode_rows
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.mirror.placing import place
-from sparklog.mirror.rules import NO_EPOCH
+from sparklog.mirror.refused import RefusedLog, refused_topic
+from sparklog.mirror.rules import NO_EPOCH, NO_SCHEMA
+from sparklog.mirror.typed import NO_LIMIT, TypedConversion, TypedTarget
+from sparklog.mirror.worker.typed_topics import typed_target
 from sparklog.types import READ_COMMITTED, TopicPartition
 
 NAMED_MAX = 20
@@ -63,7 +70,9 @@ def verify_mirror(cluster: Cluster, name: str, *, share: float = 1.0, timeout_ms
         source_topics = source.topics([topic.topic for topic in topics])
         for topic in topics:
             for number in range(infos[topic.topic].partitions):
-                check = _PartitionCheck(cluster, source, source_topics, infos[topic.topic], timeout_ms, report)
+                info, refused = infos[topic.topic], infos.get(refused_topic(topic.topic))
+                typed = None if info.is_envelope or refused is None else typed_target(topic, info, refused)
+                check = _PartitionCheck(cluster, source, source_topics, info, typed, timeout_ms, report)
                 check.run(TopicPartition(topic.topic, number), share)
     finally:
         source.close()
@@ -79,6 +88,7 @@ class _PartitionCheck:
         source: KafkaSource,
         source_topics: dict[str, SourceTopic],
         info: TopicInfo,
+        typed: TypedTarget | None,
         timeout_ms: int,
         report: MirrorVerification,
     ) -> None:
@@ -86,6 +96,8 @@ class _PartitionCheck:
         self._source = source
         self._source_topics = source_topics
         self._info = info
+        self._typed = typed
+        self._columns = COLUMNS if typed is None else tuple(info.schema.names)
         self._timeout_ms = timeout_ms
         self._report = report
 
@@ -99,14 +111,26 @@ class _PartitionCheck:
         if end > bounds.end:
             self._report.add(f"{tp}: ends at {end} here, at {bounds.end} at the source")
         while position < min(end, bounds.stable):
-            following, source_rows = self._at_source(tp, position)
+            following, records, source_rows = self._at_source(tp, position)
             following = min(following, end)
-            self._compare(tp, source_rows, self._rows_here(tp, position, following), following)
+            here_rows = self._rows_here(tp, position, following, self._columns)
+            if self._typed is not None:
+                source_rows = self._without_refused(tp, position, following, records, source_rows)
+            self._compare(tp, source_rows, here_rows, following)
             skipped = int((following - position) * (1 / share - 1)) if share < 1 else 0
             position = following + skipped
 
-    def _at_source(self, tp: TopicPartition, position: int) -> tuple[int, dict[int, Any]]:
-        """Return the offset after the next fetched records, and these by offset. Raises the source's errors."""
+    def _without_refused(
+        self, tp: TopicPartition, position: int, end: int, records: dict[int, Any], rows: dict[int, Any]
+    ) -> dict[int, Any]:
+        """Compare the refused records, and return the rows of the other ones; None for a record without a row."""
+        refused = self._rows_here(TopicPartition(refused_topic(tp.topic), tp.partition), position, end, COLUMNS)
+        self._compare(tp, {offset: row for offset, row in records.items() if offset in refused}, refused, end)
+        return {offset: rows.get(offset) for offset in records if offset not in refused}
+
+    def _at_source(self, tp: TopicPartition, position: int) -> tuple[int, dict[int, Any], dict[int, Any]]:
+        """Return the offset after the next fetched records, these by offset, and for a typed topic their rows. Raises
+        the source's errors."""
         leader = self._source.leader(self._source_topics, tp)
         for _ in range(ATTEMPTS):
             if leader is None:
@@ -121,13 +145,21 @@ class _PartitionCheck:
             limit, now_ms = self._info.inflated_bytes_max, int(time.time() * 1000)
             placed = place(part.records, position, stable, part.aborted, limit, now_ms)
             if placed.next_offset > position:
-                return placed.next_offset, dict(_rows_of(placed.batches))
+                records = dict(_rows_of(placed.batches, ENVELOPE_SCHEMA))
+                if self._typed is None:
+                    return placed.next_offset, records, records
+                typed = TypedConversion(
+                    self._typed._replace(refused_max=NO_LIMIT), tp.partition, RefusedLog(), 0, schema_id=NO_SCHEMA
+                )
+                rows = place(part.records, position, stable, part.aborted, limit, now_ms, typed).batches
+                return placed.next_offset, records, dict(_rows_of(rows, self._info.schema))
         raise LeaderNotAvailableError(f"the source sends no records of {tp} from offset {position} on")
 
-    def _rows_here(self, tp: TopicPartition, start: int, end: int) -> dict[int, Any]:
+    def _rows_here(self, tp: TopicPartition, start: int, end: int, columns: Sequence[str]) -> dict[int, Any]:
+        end = min(end, mirrored_ends(self._cluster, [tp], self._timeout_ms)[tp].end)
         rows: dict[int, Any] = {}
         for batch in read_range(
-            self._cluster, tp, start, end, columns=COLUMNS, isolation=READ_COMMITTED, retry_timeout_ms=self._timeout_ms
+            self._cluster, tp, start, end, columns=columns, isolation=READ_COMMITTED, retry_timeout_ms=self._timeout_ms
         ):
             rows |= zip(batch.offsets().tolist(), batch.data.to_pylist(), strict=True)
         return rows
@@ -136,7 +168,8 @@ class _PartitionCheck:
         source = {offset: row for offset, row in source.items() if offset < end}
         for offset in sorted(source.keys() & here.keys()):
             self._report.records += 1
-            names = [name for name in COLUMNS if source[offset][name] != here[offset][name]]
+            row = source[offset]
+            names = ["value"] if row is None else [name for name in row if row[name] != here[offset][name]]
             if names:
                 self._report.add(f"{tp}, offset {offset}: another {', '.join(names)} than at the source")
         if self._info.is_compacted:
@@ -147,8 +180,8 @@ class _PartitionCheck:
             self._report.add(f"{tp}, offset {offset}: the record is missing at the source")
 
 
-def _rows_of(batches: tuple[memoryview, ...]) -> Iterator[tuple[int, Any]]:
+def _rows_of(batches: tuple[memoryview, ...], schema: pa.Schema) -> Iterator[tuple[int, Any]]:
     for data in batches:
-        rows, offsets = decode_rows(data, ENVELOPE_SCHEMA, decode_header(data))
+        rows, offsets = decode_rows(data, schema, decode_header(data))
         assert offsets is not None
         yield from zip(np.asarray(offsets).tolist(), pa.Table.from_batches([rows]).to_pylist(), strict=True)

@@ -11,15 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from msgspec import Struct
+from msgspec.structs import replace
 
 from sparklog.client.admin.admin import Admin
-from sparklog.client.admin.mirror_admin import create_missing_topics, open_source
+from sparklog.client.admin.mirror_admin import create_missing_topics, create_refused_topic, open_source
 from sparklog.client.admin.mirror_groups import GroupCopier
 from sparklog.client.admin.mirror_reports import report_mirrors, report_of
 from sparklog.client.consumer.topic_shares import TopicShares
 from sparklog.client.kafka.source import KafkaSource
 from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import (
     DataLossError,
     InvalidConfigError,
@@ -27,8 +28,11 @@ from sparklog.errors import (
     SparklogError,
 )
 from sparklog.mirror.definition import LOST, PAUSED, MirrorDefinition, MirroredTopic, mirrored_topic, with_lost
+from sparklog.mirror.plan import refused_settings
+from sparklog.mirror.refused import refused_topic
 from sparklog.mirror.worker.log_side import LogSide
-from sparklog.mirror.worker.sync import Decisions, MirrorSync, TopicProgress
+from sparklog.mirror.worker.sync import Decisions, Mirrored, MirrorSync, TopicProgress
+from sparklog.mirror.worker.typed_topics import typed_target
 from sparklog.security.client_security import Security
 from sparklog.types import TopicPartition
 
@@ -46,15 +50,6 @@ POLL_MS = 200
 FETCH_WAIT_MS = 500
 FAILURE_PAUSE_S, FAILURE_PAUSE_S_MAX = 0.5, 30.0
 REASON_CHARS_MAX = 1_000
-
-
-class Mirrored(Struct, frozen=True):
-    """A mirrored topic with the facts about it that a mirror needs."""
-
-    topic: MirroredTopic
-    topic_id: str
-    partitions: int
-    inflated_bytes_max: int
 
 
 class _Runner:
@@ -139,12 +134,13 @@ class MirrorWorker:
         try:
             self._create_new_topics(definition, source)
             topics = _by_mirror(self.mirrored_topics()).get(definition.name, {})
-            sync = MirrorSync(source, self._log, self._decisions())
-            self._use(sync, topics)
+            sync = MirrorSync(source, self._log, self._decisions(), bytes_per_second=definition.bytes_per_second)
+            sync.use(topics)
             sync.round(0)  # adds the partitions that the source has added
             targets = self._targets(source, sync, errors)
             while not self._stop.is_set() and not _has_reached(sync, targets):
                 sync.round(FETCH_WAIT_MS)
+                self._stop.wait(sync.throttled_s)
                 errors |= {tp.topic: s.error for tp, s in sync.states.items() if s.is_stuck}
                 targets = {tp: end for tp, end in targets.items() if tp.topic not in errors}
             self._report(topics, sync.progress())
@@ -234,19 +230,25 @@ class MirrorWorker:
         """Copy from one source until the runner stops or the mirror's definition changes. Raises SparklogError."""
         source = open_source(definition, self._timeout_ms)
         try:
-            sync = MirrorSync(source, self._log, self._decisions(), clock_s=self._clock_s)
+            sync = MirrorSync(
+                source,
+                self._log,
+                self._decisions(),
+                bytes_per_second=definition.bytes_per_second,
+                clock_s=self._clock_s,
+            )
             copier = GroupCopier(self._admin, source)
             groups_s, new_topics_s, report_s = self._clock_s(), float("-inf"), float("-inf")
             while not runner.stop.is_set():
                 topics = runner.topics()
                 if _definition(topics) != definition:
                     return
-                self._use(sync, topics)
+                sync.use(topics)
                 if self._clock_s() - new_topics_s >= NEW_TOPICS_S:
                     self._create_new_topics(definition, source)
                     new_topics_s = self._clock_s()
                 if not sync.round(FETCH_WAIT_MS):
-                    runner.stop.wait(POLL_MS / 1000 if not sync.states else 0.01)
+                    runner.stop.wait(POLL_MS / 1000 if not sync.states else max(0.01, min(sync.throttled_s, 1.0)))
                 if self._clock_s() - groups_s >= GROUPS_S:
                     self._copy_groups(copier, definition, sync)
                     groups_s = self._clock_s()
@@ -288,19 +290,38 @@ class MirrorWorker:
     def mirrored_topics(self, names: Iterable[str] | None = None) -> dict[str, Mirrored]:
         """Return the mirrored topics by name. `names`: topics to look at. None: all."""
         topics: dict[str, Mirrored] = {}
-        some = None if names is None else list(names)
-        for name, info in self._cluster.topic_infos(some, timeout_ms=self._timeout_ms).items():
+        some = None if names is None else [n for name in names for n in (name, refused_topic(name))]
+        infos = self._cluster.topic_infos(some, timeout_ms=self._timeout_ms)
+        for name, info in infos.items():
             topic = mirrored_topic(name, info.configs)
             if topic is not None:
-                topics[name] = Mirrored(topic, info.topic_id, info.partitions, info.inflated_bytes_max)
+                topics[name] = self._mirrored(topic, info, infos)
         return topics
 
-    def _use(self, sync: MirrorSync, topics: Mapping[str, Mirrored]) -> None:
-        sync.use(
-            {name: one.topic for name, one in topics.items()},
-            {name: one.inflated_bytes_max for name, one in topics.items()},
-            {name: one.partitions for name, one in topics.items()},
-        )
+    def _mirrored(self, topic: MirroredTopic, info: TopicInfo, infos: Mapping[str, TopicInfo]) -> Mirrored:
+        typed = None
+        if not info.is_envelope and not topic.paused:
+            try:
+                typed = typed_target(topic, info, self._refused_info(topic, info, infos))
+            except SparklogError as e:
+                if e.retriable:
+                    raise
+                self._pause(topic.topic, str(e))
+                topic = replace(topic, paused=str(e))
+        return Mirrored(topic, info.topic_id, info.partitions, info.inflated_bytes_max, typed)
+
+    def _refused_info(self, topic: MirroredTopic, info: TopicInfo, infos: Mapping[str, TopicInfo]) -> TopicInfo:
+        """Return the topic of a typed topic's refused records, with as many partitions. A missing one is created."""
+        name = refused_topic(topic.topic)
+        if name not in infos:
+            create_refused_topic(
+                self._admin, topic.topic, info.partitions, refused_settings(topic.definition, topic.topic, info.configs)
+            )
+        elif infos[name].partitions >= info.partitions:
+            return infos[name]
+        else:
+            self._add_partitions(name, info.partitions)
+        return self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms)
 
     def _create_new_topics(self, definition: MirrorDefinition, source: KafkaSource) -> None:
         for name, reason in create_missing_topics(self._admin, definition, source).items():
@@ -324,6 +345,9 @@ class MirrorWorker:
             logger.info("%s: its log begins below the source's: %s", tp, e)
 
     def _grow(self, name: str, partitions: int) -> None:
+        self._add_partitions(name, partitions)
+
+    def _add_partitions(self, name: str, partitions: int) -> None:
         try:
             self._admin.add_partitions(name, partitions)
         except InvalidPartitionsError:

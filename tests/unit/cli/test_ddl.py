@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparklog.cli.schema_source import ddl_type, load_schema
+from sparklog.cli.schema_source import load_schema
 from sparklog.errors import InvalidTopicError
-from sparklog.format.ddl import DEPTH_MAX, parse_ddl
+from sparklog.format.ddl import DEPTH_MAX, ddl_of, ddl_type, parse_ddl
 from sparklog.format.schema import canonical_schema
 
 EVERYTHING = """
@@ -104,6 +104,11 @@ _TYPES = st.recursive(
 @given(_TYPES)
 def test_printed_types_can_be_parsed_again(text: str) -> None:
     assert ddl_type(parse_ddl(f"c {text}").field(0).type) == text
+
+
+def test_printed_columns_can_be_parsed_again() -> None:
+    schema = canonical_schema(parse_ddl("id BIGINT, `a b` STRUCT<`x,y`: INT, z: ARRAY<STRING>>, `t``k` DECIMAL(7,3)"))
+    assert canonical_schema(parse_ddl(ddl_of(schema))) == schema
 
 
 def test_schema_files(tmp_path: Path) -> None:

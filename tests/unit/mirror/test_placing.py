@@ -18,7 +18,8 @@ from sparklog.format.batch import decode_header, iterate_batches
 from sparklog.format.offset_column import decode_rows
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.kafka.records.batch_v2 import LOG_APPEND_TIME, TRANSACTIONAL
-from sparklog.mirror.placing import SPAN_MAX, AbortedTransaction, Placed, gap_batches, place
+from sparklog.mirror.batches import ENVELOPE_WRITER, SPAN_MAX
+from sparklog.mirror.placing import AbortedTransaction, Placed, place
 from sparklog.mirror.rules import GAP_MAX
 from tests.support.cases import for_each
 from tests.support.kafka_batches import ABORT, COMMIT, kafka_batch, marker
@@ -119,7 +120,7 @@ def test_long_gaps_are_split() -> None:
     spans = spans_and_rows(converted(kafka_batch([far])))
     assert (spans[0][0], spans[-1]) == (0, (far, far, [far])) and len(spans) == 4
     with pytest.raises(CorruptBatchError, match="at most"):
-        gap_batches(0, GAP_MAX + 1, 0)
+        ENVELOPE_WRITER.gap(0, GAP_MAX + 1, 0)
 
 
 def damaged(position: int, value: int) -> bytes:

@@ -1,0 +1,106 @@
+"""An estimate of a mirror's work, before it begins: records, bytes and time, from samples of the source's records.
+
+One fetch per topic is sampled, at the middle of its longest partition: it gives the bytes of an offset, and the time of
+a fetch and its conversion. Offsets without a record count as records, so that the numbers are upper bounds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from sparklog.client.kafka.source import KafkaSource, SourceTopic
+from sparklog.errors import SparklogError
+from sparklog.format.body_layout import INFLATED_BYTES_MAX
+from sparklog.mirror.placing import place
+from sparklog.mirror.rules import NO_EPOCH, SourceBounds
+from sparklog.types import TopicPartition
+
+SAMPLES_MAX = 50
+"""Largest number of topics that are sampled; the others count with the mean size of a record."""
+SAMPLE_WAIT_MS = 500
+
+
+class TopicEstimate(NamedTuple):
+    """The size of one topic at the source."""
+
+    records: int
+    """Number of offsets that can be copied."""
+    size_bytes: int
+    """Estimated size of their batches at the source."""
+
+
+class MirrorEstimate(NamedTuple):
+    """The size of a mirror's topics, and the time that one worker takes for them."""
+
+    topics: dict[str, TopicEstimate]
+    seconds: float
+    """Estimated time of fetches and conversions; 0 without records. Appends come on top."""
+
+    def within(self, bytes_per_second: int) -> MirrorEstimate:
+        """Return the estimate with a limit of the rate; 0: no limit."""
+        if not bytes_per_second:
+            return self
+        size_bytes = sum(size.size_bytes for size in self.topics.values())
+        return self._replace(seconds=max(self.seconds, size_bytes / bytes_per_second))
+
+
+class _Sample(NamedTuple):
+    """A sampled fetch."""
+
+    records: int
+    size_bytes: int
+    seconds: float
+
+
+def estimate_mirror(
+    source: KafkaSource, names: Iterable[str], clock_s: Callable[[], float] = time.monotonic
+) -> MirrorEstimate:
+    """Estimate the work for topics of the source. Raises errors of the source's metadata; a partition that does not
+    answer counts as empty."""
+    topics = source.topics(list(names))
+    tps = [TopicPartition(name, p) for name, topic in topics.items() for p in range(len(topic.partitions))]
+    lengths = {
+        tp: (one.start, max(one.stable - one.start, 0)) if isinstance(one, SourceBounds) else (0, 0)
+        for tp, one in source.bounds(topics, tps).items()
+    }
+    records = {name: sum(length for tp, (_, length) in lengths.items() if tp.topic == name) for name in topics}
+    samples: dict[str, _Sample] = {}
+    for name in sorted(topics, key=lambda name: -records[name])[:SAMPLES_MAX]:
+        if records[name]:
+            longest = max((tp for tp in lengths if tp.topic == name), key=lambda tp: lengths[tp][1])
+            start, length = lengths[longest]
+            sample = _sample(source, topics, longest, start + length // 2, clock_s)
+            if sample is not None:
+                samples[name] = sample
+    total = _Sample(*(sum(column) for column in zip(*samples.values(), strict=True))) if samples else _Sample(0, 0, 0)
+    sizes = {}
+    for name, count in records.items():
+        sample = samples.get(name, total)
+        sizes[name] = TopicEstimate(count, count * sample.size_bytes // max(sample.records, 1))
+    all_bytes = sum(size.size_bytes for size in sizes.values())
+    return MirrorEstimate(sizes, all_bytes * total.seconds / max(total.size_bytes, 1))
+
+
+def _sample(
+    source: KafkaSource,
+    topics: dict[str, SourceTopic],
+    tp: TopicPartition,
+    offset: int,
+    clock_s: Callable[[], float],
+) -> _Sample | None:
+    """Fetch and convert some records. Returns None if the source has none there now."""
+    leader = source.leader(topics, tp)
+    if leader is None:
+        return None
+    epoch = topics[tp.topic].partitions[tp.partition].leader_epoch
+    begin_s = clock_s()
+    try:
+        part = source.fetch(leader, {tp: (offset, epoch, NO_EPOCH)}, wait_ms=SAMPLE_WAIT_MS).get(tp)
+        if part is None or part.error is not None or not len(part.records):
+            return None
+        placed = place(part.records, offset, part.stable, part.aborted, INFLATED_BYTES_MAX, 0)
+    except SparklogError:
+        return None
+    return _Sample(placed.next_offset - offset, len(part.records), clock_s() - begin_s) if placed.batches else None

@@ -1,0 +1,187 @@
+"""Refused records: those that did not fit the columns of a typed topic, in the topic `<topic>.refused`.
+
+`retry` converts them again with the present columns. One transaction has the rows that fit now, the other records as
+new rows of the refused topic with their new reasons, and the position up to which the refused topic is done, which is
+the offset of the group REFUSED_GROUP. So each record is retried once, also if the command is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from sparklog.client.admin.admin import Admin
+from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.producer.producer import Producer
+from sparklog.client.reading.mirrored_ends import mirrored_ends
+from sparklog.client.reading.range_reader import read_range
+from sparklog.errors import InvalidRequestError, PolicyViolationError, UnknownTopicOrPartitionError
+from sparklog.kafka.values.fitting import FittingRows, fitting_rows
+from sparklog.metadata.mirror_settings import NAME
+from sparklog.mirror.refused import REASON_CHARS_MAX, REFUSED_SCHEMA, SUFFIX, refused_topic
+from sparklog.mirror.typed import PARSERS
+from sparklog.security.client_security import Security
+from sparklog.types import READ_COMMITTED, TopicPartition
+
+REFUSED_GROUP = "sparklog-refused"
+"""Group whose offsets are the positions up to which refused topics are done."""
+RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
+ROWS_PER_TRANSACTION = 10_000
+
+
+@dataclass(frozen=True)
+class RetryResult:
+    """The result of a retry."""
+
+    stored: int
+    """Number of records that fit now, and are rows of the topic."""
+    refused: int
+    """Number of records that do not fit yet, and remain refused."""
+
+
+class RefusedRecords:
+    """The refused records of one topic."""
+
+    def __init__(self, cluster: Cluster, admin: Admin, topic: str, *, timeout_ms: int = 30_000) -> None:
+        """Raises UnknownTopicOrPartitionError if the topic has no topic of refused records."""
+        name = refused_topic(topic)
+        infos = cluster.topic_infos([topic, name], timeout_ms=timeout_ms)
+        missing = next((one for one in (topic, name) if one not in infos), None)
+        if missing is not None:
+            raise UnknownTopicOrPartitionError(
+                f"topic {missing!r} does not exist: a typed topic that a mirror fills has a topic {SUFFIX!r} beside it"
+            )
+        if infos[name].schema != REFUSED_SCHEMA:
+            raise InvalidRequestError(f"topic {name!r} has not the columns of refused records: {infos[name].schema}")
+        self.info, self.refused_info = infos[topic], infos[name]
+        self._cluster = cluster
+        self._admin = admin
+        self._timeout_ms = timeout_ms
+
+    def ranges(self) -> dict[TopicPartition, tuple[int, int]]:
+        """Return the first offset that is not done, and the log end, of each partition of the refused topic."""
+        tps = [TopicPartition(self.refused_info.name, p) for p in range(self.refused_info.partitions)]
+        done = self._admin.list_group_offsets(REFUSED_GROUP)
+        ends = mirrored_ends(self._cluster, tps, self._timeout_ms)
+        return {tp: (max(ends[tp].start, done[tp].offset if tp in done else 0), ends[tp].end) for tp in tps}
+
+    def rows(self, tp: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield the refused records of a range of the refused topic."""
+        for batch in read_range(
+            self._cluster, tp, start, end, isolation=READ_COMMITTED, retry_timeout_ms=self._timeout_ms
+        ):
+            if batch.data.num_rows:
+                yield batch.data
+
+    def waiting(self) -> Iterator[pa.RecordBatch]:
+        """Yield all refused records that are not done."""
+        for tp, (start, end) in self.ranges().items():
+            if start < end:
+                yield from self.rows(tp, start, end)
+
+    def find(self, partition: int, offset: int) -> dict[str, Any]:
+        """Return the refused record of a place in the topic, or at the source. Raises InvalidRequestError."""
+        for rows in self.waiting():
+            for i in np.flatnonzero(np.asarray(rows.column("offset")) == offset):
+                if rows.column("partition")[int(i)].as_py() == partition:
+                    record: dict[str, Any] = rows.slice(int(i), 1).to_pylist()[0]
+                    return record
+        raise InvalidRequestError(
+            f"topic {self.info.name!r} has no refused record of partition {partition} and offset {offset}; 'sparklog "
+            f"refused list {self.info.name}' lists them"
+        )
+
+    def check(self, value_format: str = "json", *, drops_headers: bool = False) -> RetryResult:
+        """Return the numbers of records that fit now, and of the others. Nothing is changed."""
+        stored = refused = 0
+        for rows in self.waiting():
+            fitting = self._convert(rows, value_format, drops_headers)
+            stored += len(fitting.places)
+            refused += len(fitting.refused)
+        return RetryResult(stored, refused)
+
+    def retry(
+        self,
+        bootstrap_servers: str | None,
+        security: Security,
+        value_format: str = "json",
+        *,
+        drops_headers: bool = False,
+    ) -> RetryResult:
+        """Store the records that fit now. Without one that fits nothing is changed. Raises PolicyViolationError for a
+        topic that a mirror fills: only the mirror writes to it."""
+        mirror = self.info.configs.get(NAME)
+        if mirror:
+            raise PolicyViolationError(
+                f"topic {self.info.name!r} is read-only, because the mirror {mirror!r} fills it: its refused records can "
+                f"be retried after 'sparklog mirror promote {mirror} {self.info.name}'"
+            )
+        before = self.check(value_format, drops_headers=drops_headers)
+        if not before.stored:
+            return before
+        stored = refused = 0
+        transactional_id = f"{REFUSED_GROUP}-{self.info.name}"
+        with Producer(bootstrap_servers, transactional_id=transactional_id, security=security) as producer:
+            producer.init_transactions()  # ends the transaction of a retry that was killed, before the offsets are read
+            for tp, (start, end) in self.ranges().items():
+                for rows, next_offset in self._pieces(tp, start, end):
+                    fitting = self._convert(rows, value_format, drops_headers)
+                    with producer.transaction():
+                        self._send(producer, tp, rows, fitting)
+                        producer.send_offsets_to_transaction({tp: next_offset}, REFUSED_GROUP)
+                    stored += len(fitting.places)
+                    refused += len(fitting.refused)
+        return RetryResult(stored, refused)
+
+    def _pieces(self, tp: TopicPartition, start: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Yield the records of a range in pieces for one transaction each, with the offset after the piece."""
+        for batch in read_range(
+            self._cluster, tp, start, end, isolation=READ_COMMITTED, retry_timeout_ms=self._timeout_ms
+        ):
+            offsets = batch.offsets()
+            for first in range(0, batch.data.num_rows, ROWS_PER_TRANSACTION):
+                piece = batch.data.slice(first, ROWS_PER_TRANSACTION)
+                yield piece, int(offsets[first + piece.num_rows - 1]) + 1
+
+    def _convert(self, rows: pa.RecordBatch, value_format: str, drops_headers: bool) -> FittingRows:
+        parse = PARSERS.get(value_format)
+        if parse is None:
+            raise InvalidRequestError(f"value format {value_format!r}: use one of {', '.join(PARSERS)}")
+        return fitting_rows(
+            rows.select(list(RECORD_COLUMNS)),
+            self.info,
+            parse,
+            slice_bytes_max=self.info.inflated_bytes_max,
+            drops_headers=drops_headers,
+        )
+
+    def _send(self, producer: Producer, tp: TopicPartition, rows: pa.RecordBatch, fitting: FittingRows) -> None:
+        """Send the rows to the partition of the topic that the records had, and the others to the refused topic."""
+        partitions = np.asarray(rows.column("partition"))
+        for partition in np.unique(partitions[fitting.places]).tolist():
+            chosen = fitting.rows.filter(pa.array(partitions[fitting.places] == partition))
+            producer.send_batch(self.info.name, chosen, partition=int(partition))
+        if fitting.refused:
+            producer.send_batch(self.refused_info.name, with_reasons(rows, fitting.refused), partition=tp.partition)
+
+
+def with_reasons(rows: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.RecordBatch:
+    """Return the refused records with new reasons, by index; the others are left out."""
+    chosen = rows.take(pa.array(list(reasons), pa.int64()))
+    texts = pa.array([reason[:REASON_CHARS_MAX] for reason in reasons.values()], pa.string())
+    at = chosen.schema.get_field_index("reason")
+    return chosen.set_column(at, chosen.schema.field(at), texts)
+
+
+def refused_topics(infos: Mapping[str, TopicInfo]) -> list[str]:
+    """Return the topics that have a topic of refused records."""
+    return [
+        name
+        for name in sorted(infos)
+        if refused_topic(name) in infos and infos[refused_topic(name)].schema == REFUSED_SCHEMA
+    ]

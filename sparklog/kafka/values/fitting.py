@@ -1,0 +1,117 @@
+"""Records of a batch as rows of a typed topic, without those that do not fit: these are named with their reasons.
+
+`parse_rows` and `with_keys` refuse a batch as a whole, because a client must send it again. A mirror cannot: it stores
+the rows that fit, and the other records beside the topic.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from sparklog.errors import MessageTooLargeError
+from sparklog.format.json_rows import SLICE_ROWS
+from sparklog.kafka.records.errors import InvalidRecordError
+from sparklog.kafka.values.json_records import parse_rows
+from sparklog.kafka.values.keys import Parse, RowForm, values_to_parse, with_keys
+
+KEY, VALUE, HEADERS = 0, 1, 2
+
+
+class FittingRows(NamedTuple):
+    """The rows of the records that fit, and the reasons for the others."""
+
+    rows: pa.RecordBatch
+    places: np.ndarray
+    """Index of each row's record, ascending."""
+    refused: dict[int, str]
+    """Reasons by the index of the record."""
+
+
+def fitting_rows(
+    records: pa.RecordBatch,
+    topic: RowForm,
+    parse: Parse,
+    *,
+    slice_bytes_max: int,
+    drops_headers: bool = False,
+    parse_keys: Parse = parse_rows,
+) -> FittingRows:
+    """Convert the records of a batch. `records`: rows of an envelope topic. `parse`: parser of the values.
+    `parse_keys`: parser of keys that have columns. `slice_bytes_max`: largest memory for the rows of a slice; a record
+    whose row alone takes more is refused. `drops_headers`: False to refuse records with headers, for which a typed
+    topic has no place."""
+    conversion = _Conversion(topic, parse, parse_keys, slice_bytes_max)
+    skip = records.column(HEADERS).is_valid() if not drops_headers else None
+    if skip is not None and not pc.any(skip).as_py():
+        skip = None
+    for first in range(0, records.num_rows, SLICE_ROWS):
+        part = records.slice(first, SLICE_ROWS)
+        places = np.arange(first, first + part.num_rows)
+        if skip is not None:
+            has_headers = np.asarray(skip.slice(first, SLICE_ROWS).to_numpy(zero_copy_only=False))
+            reason = f"the record has headers: the typed topic {topic.name!r} has no place for them"
+            conversion.refused |= dict.fromkeys(places[has_headers].tolist(), reason)
+            places = places[~has_headers]
+            part = part.filter(pa.array(~has_headers))
+        conversion.add(part, places)
+    return conversion.finish()
+
+
+class _Conversion:
+    """The rows so far."""
+
+    def __init__(self, topic: RowForm, parse: Parse, parse_keys: Parse, slice_bytes_max: int) -> None:
+        self.refused: dict[int, str] = {}
+        self._topic = topic
+        self._parse = parse
+        self._parse_keys = parse_keys
+        self._bytes_max = slice_bytes_max
+        self._rows: list[pa.RecordBatch] = []
+        self._places: list[np.ndarray] = []
+
+    def add(self, records: pa.RecordBatch, places: np.ndarray) -> None:
+        """Convert one slice: again without the refused records, and in halves if the rows take too much memory."""
+        while len(places):
+            try:
+                rows = self._converted(records)
+                if rows.nbytes > self._bytes_max:
+                    raise MessageTooLargeError(f"the row takes {rows.nbytes} bytes, at most {self._bytes_max}")
+            except InvalidRecordError as e:
+                keep = np.ones(len(places), bool)
+                keep[list(e.records)] = False
+                for index, message in e.records.items():
+                    self.refused[int(places[index])] = self._reason(index, message)
+                records, places = records.filter(pa.array(keep)), places[keep]
+            except MessageTooLargeError as e:
+                if len(places) == 1:
+                    self.refused[int(places[0])] = str(e)
+                    return
+                half = len(places) // 2
+                self.add(records.slice(0, half), places[:half])
+                records, places = records.slice(half), places[half:]
+            else:
+                self._rows.append(rows)
+                self._places.append(places)
+                return
+
+    def finish(self) -> FittingRows:
+        schema = self._topic.schema
+        rows = pa.Table.from_batches(self._rows, schema).combine_chunks().to_batches()
+        empty = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
+        places = np.concatenate(self._places) if self._places else np.empty(0, np.int64)
+        return FittingRows(rows[0] if rows else empty, places, dict(sorted(self.refused.items())))
+
+    def _converted(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        keys = records.column(KEY)
+        values: Any = values_to_parse(keys, records.column(VALUE), self._topic)
+        rows = self._parse(values, self._topic.schema, self._topic.name)
+        return with_keys(rows, keys, self._topic, self._parse_keys)
+
+    def _reason(self, index: int, message: str) -> str:
+        """Return the message without the record's number in its slice, and without the topic's name."""
+        text = message.removeprefix(f"record {index}").lstrip(": ")
+        return text.removeprefix(f"does not fit the topic {self._topic.name!r}: ")

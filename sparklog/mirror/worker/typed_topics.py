@@ -1,0 +1,43 @@
+"""The typed topics of a mirror, as their workers see them: the present columns, and the topic of refused records."""
+
+from __future__ import annotations
+
+from sparklog.client.admin.mirror_admin import is_refused_topic
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.errors import InvalidConfigError
+from sparklog.mirror.definition import MirroredTopic
+from sparklog.mirror.refused import REFUSED_SCHEMA
+from sparklog.mirror.typed import PARSERS, RefusedTarget, TypedTarget
+
+
+def typed_target(topic: MirroredTopic, info: TopicInfo, refused: TopicInfo) -> TypedTarget:
+    """Return the target with the present columns of the topic. `refused`: the topic of its refused records. Raises
+    InvalidConfigError if the mirror cannot fill one of the topics."""
+    definition = topic.definition
+    parse = PARSERS.get(definition.value_format)
+    if parse is None:
+        raise InvalidConfigError(
+            f"topic {topic.topic!r} has columns, but the mirror has the value format {definition.value_format!r}: "
+            f"{', '.join(PARSERS)} are possible"
+        )
+    if not is_refused_topic(refused, definition.name, topic.topic) or refused.schema != REFUSED_SCHEMA:
+        raise InvalidConfigError(
+            f"topic {refused.name!r} is needed for the refused records of {topic.topic!r}, but mirror "
+            f"{definition.name!r} has not created it, or it has been promoted or altered: delete it, or promote "
+            f"{topic.topic!r}"
+        )
+    return TypedTarget(
+        name=topic.topic,
+        schema=info.schema,
+        schema_id=info.schema_id,
+        key_columns=info.key_columns,
+        key_format=info.key_format,
+        is_compacted=info.is_compacted,
+        timestamp_column=info.timestamp_column,
+        parse=parse,
+        drops_headers=definition.drops_headers,
+        batch_bytes_max=info.max_message_bytes,
+        inflated_bytes_max=info.inflated_bytes_max,
+        refused=RefusedTarget(refused.schema_id, refused.max_message_bytes, refused.inflated_bytes_max),
+        refused_max=topic.refused_max,
+    )
