@@ -135,7 +135,9 @@ def next_step(error: SparklogError, command: str = "") -> str:
 
     `command`: the words of the command, such as "topic create"."""
     message = str(error)
-    if isinstance(error, errors.InvalidConfigError) and ("sparklog " in message or "pip install" in message):
+    if isinstance(error, errors.InvalidConfigError | errors.PolicyViolationError) and (
+        "sparklog " in message or "pip install" in message
+    ):
         return ""  # the message has the next step
     if isinstance(error, errors.RequestTimedOutError) and "`sparklog " in message:
         return ""

@@ -108,6 +108,7 @@ def create(
     from sparklog.cli.sizes import parse_size_bytes
 
     columns, keys = _columns(ddl or []), _key_columns(key_columns or [])
+    values = None if value_format is None else value_format.value
     rate = 0 if throttle is None else parse_size_bytes(throttle, "--throttle")
     with open_admin(bootstrap_servers) as admin:
         if dry_run:
@@ -115,7 +116,7 @@ def create(
             from sparklog.client.admin.mirror_estimate import estimate_mirror
 
             definition = mirror_definition(
-                name, source, source_config, topics, groups, value_format, columns, keys, drop_headers, rate
+                name, source, source_config, topics, groups, values, columns, keys, drop_headers, rate
             )
             kafka = open_source(definition, timeout_ms())
             try:
@@ -131,7 +132,7 @@ def create(
             topics=topics,
             groups=groups,
             source_config=source_config,
-            value_format=value_format,
+            value_format=values,
             columns=columns,
             key_columns=keys,
             drop_headers=drop_headers,
@@ -378,7 +379,8 @@ def verify(
 
         print(json.dumps(asdict(report)))
     else:
-        print(f"{report.partitions:,} partitions, {report.records:,} records compared")
+        noun = "partition" if report.partitions == 1 else "partitions"
+        print(f"{report.partitions:,} {noun}, {report.records:,} records compared")
         for problem in report.problems:
             print(f"difference: {printable(problem, REASON_CHARS_MAX)}")
         print("equal" if not report.differences else f"{report.differences:,} differences")

@@ -82,7 +82,7 @@ def list_(
         )
     if shown:
         console.stdout().print(table)
-    print(f"{total:,} {'record' if total == 1 else 'records'} of {topic} {'is' if total == 1 else 'are'} refused")
+    print(f"{topic}: {_count(total, 'is|are')} refused")
 
 
 def _list_topics(admin: Admin, bootstrap_servers: str, format: RefusedFormat) -> None:
@@ -157,10 +157,10 @@ def retry(
         records = _records(admin, bootstrap_servers, topic)
         if dry_run:
             result = records.check(value_format, drops_headers=drop_headers)
-            print(f"{result.stored:,} records fit now, {result.refused:,} do not; nothing was changed")
+            print(f"{_count(result.stored, 'fits|fit')} now, {result.refused:,} not; nothing was changed")
             return
         result = records.retry(bootstrap_servers, client_security(), value_format, drops_headers=drop_headers)
-    print(f"{result.stored:,} records are stored, {result.refused:,} remain refused")
+    print(f"{_count(result.stored, 'is|are')} stored now, {_count(result.refused, 'remains|remain')} refused")
 
 
 def _json(record: dict[str, Any]) -> str:
@@ -174,7 +174,15 @@ def _json(record: dict[str, Any]) -> str:
 
 
 def _time(record: dict[str, Any]) -> str:
-    return record["timestamp"].isoformat(timespec="milliseconds") if record["timestamp"] is not None else "-"
+    from sparklog.cli import console
+
+    return "-" if record["timestamp"] is None else console.iso_time(int(record["timestamp"].timestamp() * 1000))
+
+
+def _count(records: int, verb: str) -> str:
+    """Return a number of records with `verb`, which has two forms: "is|are"."""
+    one, several = verb.split("|")
+    return f"1 record {one}" if records == 1 else f"{records:,} records {several}"
 
 
 def _text(content: bytes | None) -> str:

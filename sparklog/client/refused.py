@@ -54,7 +54,8 @@ class RefusedRecords:
         missing = next((one for one in (topic, name) if one not in infos), None)
         if missing is not None:
             raise UnknownTopicOrPartitionError(
-                f"topic {missing!r} does not exist: a typed topic that a mirror fills has a topic {SUFFIX!r} beside it"
+                f"topic {missing!r} does not exist: only a typed topic that a mirror has filled has refused records, in a "
+                f"topic with the ending {SUFFIX}"
             )
         if infos[name].schema != REFUSED_SCHEMA:
             raise InvalidRequestError(f"topic {name!r} has not the columns of refused records: {infos[name].schema}")

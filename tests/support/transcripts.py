@@ -16,6 +16,7 @@
 | `[2]` | the exit status, if it is not 0 |
 | `##` | a title |
 | `broker:` | first line of a file that has a broker of its own, with its settings as JSON |
+| `source:` | second line of such a file, for a second broker with a gateway: KAFKA and SOURCE are its addresses |
 | other lines | standard output |
 
 `…` is any text in a line, and as a whole line any number of lines. A name that ends with `-0000` is replaced by a name
@@ -44,7 +45,7 @@ from tests.support.cli import run_here
 
 FOLDER = Path(__file__).resolve().parents[1] / "system" / "transcripts"
 ANY = "…"
-BROKER = "broker: "
+BROKER, SOURCE = "broker: ", "\nsource:"
 USAGE = re.compile(r"Usage: .*\nTry .*\n╭─ Error ─+╮\n((?:│ .* │\n)+)╰─+╯\n")
 """The frame around an error of usage, whose lines depend on the width of the terminal."""
 NAME = re.compile(r"\b[a-z]+-0000\b")
@@ -79,7 +80,7 @@ def steps_of(text: str) -> list[Step]:
         if line.startswith("$ "):
             steps.append(Step(title, line[2:], [], []))
             title = []
-        elif line.startswith(("## ", BROKER)) or title or not steps:
+        elif line.startswith("## ") or title or not steps:
             title.append(line)
         elif line.startswith("< "):
             steps[-1].stdin.append(line[2:])
@@ -108,7 +109,8 @@ def run(path: Path, directory: Path) -> list[Step]:
     """
     text = path.read_text(encoding="utf-8")
     names = {name: name.replace("0000", f"{next(_numbers):04}") for name in NAME.findall(text)}
-    with _broker(text, directory):
+    with _broker(text, directory), _source(text) as addresses:
+        names |= addresses
         return [step._replace(output=_merged(step.output, _output(step, names))) for step in steps_of(text)]
 
 
@@ -131,6 +133,16 @@ def _broker(text: str, directory: Path) -> Iterator[None]:
         mock.patch.dict(os.environ, {"SPARKLOG_BOOTSTRAP_SERVERS": broker.bootstrap_servers}),
     ):
         yield
+
+
+@contextlib.contextmanager
+def _source(text: str) -> Iterator[dict[str, str]]:
+    """Start the second broker, and return its addresses by their names in the file."""
+    if SOURCE not in text.partition("\n$ ")[0]:
+        yield {}
+        return
+    with sparklog.start_local(kafka=True) as source:
+        yield {"KAFKA": source.kafka_bootstrap_servers, "SOURCE": source.bootstrap_servers}
 
 
 def _output(step: Step, names: dict[str, str]) -> list[str]:
