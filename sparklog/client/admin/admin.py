@@ -52,6 +52,7 @@ from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.errors import ClosedError, InvalidPartitionsError, InvalidRequestError
 from sparklog.format.schema import canonical_schema, require_columns
+from sparklog.mirror.refused import refused_topic
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
 from sparklog.protocol.operation_messages import CordonBrokerRequest, CordonBrokerResponse
 from sparklog.protocol.quota_messages import AlterClientQuotasRequest, AlterClientQuotasResponse, QuotaAlteration
@@ -1000,7 +1001,8 @@ class Admin:
             the workers then have the source's ends.
         """
         infos = self._topic_infos()
-        chosen = infos if topics is None else {name: infos[name] for name in topics if name in infos}
+        names = [] if topics is None else [one for name in topics for one in (name, refused_topic(name))]
+        chosen = infos if topics is None else {name: infos[name] for name in names if name in infos}
         return mirror_admin.describe_mirrors(self._cluster, chosen, self._timeout_ms, asks_source=asks_source)
 
     @arg.takes(name=arg.text, topics=arg.optional(arg.texts), now=arg.flag, timeout_ms=arg.timeout)

@@ -26,6 +26,7 @@ from sparklog.console.views.topics import (
 from sparklog.console.views.watched import Rate
 from sparklog.console.web import Console, ask, is_fragment, is_on, render, text, whole_number
 from sparklog.format.ddl import TYPE_NAMES
+from sparklog.mirror.refused import refused_topic
 from sparklog.types import INTERNAL_TOPICS
 
 
@@ -76,6 +77,7 @@ def _topic(console: Console, name: str, number: int) -> dict[str, Any]:
         "is_internal": name in INTERNAL_TOPICS,
         "lake": console.admin.describe_lake(name) if topic.setting("lake.location") else None,
         "mirror": _mirror(console, name) if topic.setting("mirror.name") else None,
+        "refused_topic": refused_topic(name) if topic.setting("mirror.value.format") else "",
     }
 
 
