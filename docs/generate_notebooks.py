@@ -31,6 +31,7 @@ NOTEBOOKS = (
     "windows_joins_state",
     "pandas_polars_duckdb",
     "into_the_lake",
+    "kafka_to_delta",
 )
 ENVIRONMENT = {
     "SPARK_CONF_DIR": str(ROOT / "conf"),
