@@ -12,6 +12,7 @@ from sparklog.cli.client_command import client_security
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, timeout_ms
 
 if TYPE_CHECKING:
+    from sparklog.client.admin.admin import Admin
     from sparklog.client.admin.mirror_admin import MirrorDescription, MirrorPartition, MirrorPlan
     from sparklog.client.admin.mirror_estimate import MirrorEstimate
 
@@ -61,88 +62,93 @@ groups' offsets. Readers can move at any time. When the producers have stopped, 
 """
 
 
+Pattern = Annotated[str, typer.Option(metavar="PATTERN", help="Expressions of topics, separated by commas.")]
+Groups = Annotated[str | None, typer.Option(metavar="PATTERN", help="Expressions of groups whose offsets are copied.")]
+SourceConfig = Annotated[str | None, typer.Option(metavar="FILE", help="Client settings for the source: TLS, login.")]
+Values = Annotated[ValueFormat | None, typer.Option(help="Format of the values, which become columns of typed topics.")]
+Ddl = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ddl",
+        "--schema",
+        metavar="[PATTERN=]F|DDL",
+        help='Columns of typed topics: a file (.json, .arrow, .parquet) or DDL: "a INT, b STRING"; repeatable.',
+    ),
+]
+KeyColumns = Annotated[
+    list[str] | None,
+    typer.Option(metavar="[PATTERN=]A,B", help="Columns that the keys fill, by the patterns of --ddl; repeatable."),
+]
+DropHeaders = Annotated[
+    bool, typer.Option("--drop-headers", help="Leave out headers; otherwise records with headers are refused.")
+]
+RefusedMax = Annotated[
+    int | None,
+    typer.Option(min=-1, help="Refused records of a topic before it pauses; -1: no limit (default: 10,000)."),
+]
+Throttle = Annotated[
+    str | None, typer.Option(metavar="BYTES/S", help="Largest rate of one worker, such as 50MB/s (default: none).")
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Show the topics, their sizes and settings, and create nothing.")
+]
+
+
 @app.command("create", epilog=_CREATE_EPILOG)
 def create(
     name: MirrorName,
     source: Annotated[str, typer.Option(metavar="URL", help="kafka://HOST:PORT, several brokers with commas.")],
-    topics: Annotated[str, typer.Option(metavar="PATTERN", help="Expressions of topics, separated by commas.")],
-    groups: Annotated[
-        str | None, typer.Option(metavar="PATTERN", help="Expressions of groups whose offsets are copied.")
-    ] = None,
-    source_config: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Client settings for the source: TLS, login.")
-    ] = None,
-    value_format: Annotated[
-        ValueFormat | None, typer.Option(help="Format of the values, which become columns of typed topics.")
-    ] = None,
-    ddl: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--ddl",
-            "--schema",
-            metavar="[PATTERN=]F|DDL",
-            help='Columns of typed topics: a file (.json, .arrow, .parquet) or DDL: "a INT, b STRING"; repeatable.',
-        ),
-    ] = None,
-    key_columns: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[PATTERN=]A,B", help="Columns that the keys fill, by the patterns of --ddl; repeatable."),
-    ] = None,
-    drop_headers: Annotated[
-        bool, typer.Option("--drop-headers", help="Leave out headers; otherwise records with headers are refused.")
-    ] = False,
-    refused_max: Annotated[
-        int | None,
-        typer.Option(min=-1, help="Refused records of a topic before it pauses; -1: no limit (default: 10,000)."),
-    ] = None,
-    throttle: Annotated[
-        str | None, typer.Option(metavar="BYTES/S", help="Largest rate of one worker, such as 50MB/s (default: none).")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the topics, their sizes and settings, and create nothing.")
-    ] = False,
+    topics: Pattern,
+    groups: Groups = None,
+    source_config: SourceConfig = None,
+    value_format: Values = None,
+    ddl: Ddl = None,
+    key_columns: KeyColumns = None,
+    drop_headers: DropHeaders = False,
+    refused_max: RefusedMax = None,
+    throttle: Throttle = None,
+    dry_run: DryRun = False,
     format: Annotated[MirrorFormat, typer.Option(help="Output format of --dry-run.")] = MirrorFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Create the topics of a Kafka cluster here, for a mirror worker that fills them."""
     from sparklog.cli.sizes import parse_size_bytes
 
-    columns, keys = _columns(ddl or []), _key_columns(key_columns or [])
-    values = None if value_format is None else value_format.value
-    rate = 0 if throttle is None else parse_size_bytes(throttle, "--throttle")
+    options: dict[str, Any] = {
+        "source": source,
+        "topics": topics,
+        "groups": groups,
+        "source_config": source_config,
+        "value_format": None if value_format is None else value_format.value,
+        "columns": _columns(ddl or []),
+        "key_columns": _key_columns(key_columns or []),
+        "drop_headers": drop_headers,
+        "bytes_per_second": 0 if throttle is None else parse_size_bytes(throttle, "--throttle"),
+    }
     with open_admin(bootstrap_servers) as admin:
         if dry_run:
-            from sparklog.client.admin.mirror_admin import mirror_definition, open_source, plan_mirror
-            from sparklog.client.admin.mirror_estimate import estimate_mirror
-
-            definition = mirror_definition(
-                name, source, source_config, topics, groups, values, columns, keys, drop_headers, rate
-            )
-            kafka = open_source(definition, timeout_ms())
-            try:
-                plan = plan_mirror(definition, kafka, admin.list_topics())
-                estimate = estimate_mirror(kafka, [topic.name for topic in plan.topics])
-            finally:
-                kafka.close()
-            _print_plan(plan, estimate.within(rate), format)
+            _plan(admin, name, options, format)
             return
-        mirror = admin.create_mirror(
-            name,
-            source=source,
-            topics=topics,
-            groups=groups,
-            source_config=source_config,
-            value_format=values,
-            columns=columns,
-            key_columns=keys,
-            drop_headers=drop_headers,
-            refused_max=refused_max,
-            bytes_per_second=rate,
-        )
+        mirror = admin.create_mirror(name, refused_max=refused_max, **options)
     count = len(mirror.topics)
     print(
         f"mirror {name} has {count} {'topic' if count == 1 else 'topics'}; `sparklog mirror status {name}` shows them"
     )
+
+
+def _plan(admin: Admin, name: str, options: dict[str, Any], format: MirrorFormat) -> None:
+    """Ask the source, and print the topics that the mirror would create."""
+    from sparklog.client.admin.mirror_admin import mirror_definition, open_source, plan_mirror
+    from sparklog.client.admin.mirror_estimate import estimate_mirror
+
+    definition = mirror_definition(name, **options)
+    kafka = open_source(definition, timeout_ms())
+    try:
+        plan = plan_mirror(definition, kafka, admin.list_topics())
+        estimate = estimate_mirror(kafka, [topic.name for topic in plan.topics])
+    finally:
+        kafka.close()
+    _print_plan(plan, estimate.within(definition.bytes_per_second), format)
 
 
 def _columns(texts: list[str]) -> dict[str, Any]:

@@ -972,15 +972,15 @@ class Admin:
         """
         definition = mirror_admin.mirror_definition(
             name,
-            source,
-            source_config,
-            topics,
-            groups,
-            value_format,
-            columns,
-            key_columns,
-            drop_headers,
-            bytes_per_second,
+            source=source,
+            topics=topics,
+            groups=groups,
+            source_config=source_config,
+            value_format=value_format,
+            columns=columns,
+            key_columns=key_columns,
+            drop_headers=drop_headers,
+            bytes_per_second=bytes_per_second,
         )
         mirror_admin.create_mirror(self, self._topic_infos, definition, self._timeout_ms, refused_max)
         return next(mirror for mirror in self.describe_mirrors() if mirror.name == name)

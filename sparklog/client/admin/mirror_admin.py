@@ -208,14 +208,15 @@ def create_refused_topic(admin: Topics, topic: str, partitions: int, configs: Ma
 
 def mirror_definition(
     name: str,
+    *,
     source: str,
-    source_config: str | None,
     topics: str,
-    groups: str | None,
+    groups: str | None = None,
+    source_config: str | None = None,
     value_format: str | None = None,
     columns: Mapping[str, Any] | None = None,
     key_columns: Mapping[str, Iterable[str]] | None = None,
-    drops_headers: bool = False,
+    drop_headers: bool = False,
     bytes_per_second: int = 0,
 ) -> MirrorDefinition:
     """Return the definition; see `Admin.create_mirror`. Raises InvalidConfigError for a definition that no mirror can
@@ -237,7 +238,7 @@ def mirror_definition(
         groups or "",
         value_format or "",
         columns_text(their_columns),
-        drops_headers,
+        drop_headers,
         bytes_per_second,
     )
     check_definition(definition)

@@ -31,13 +31,11 @@ def test_quoted_names_can_contain_the_mark_of_a_pattern() -> None:
 def test_a_definition_has_the_columns_as_ddl_in_the_order_of_the_options() -> None:
     definition = mirror_definition(
         "m",
-        "kafka://h:1",
-        None,
-        ".*",
-        None,
-        "json",
-        _columns(["orders=id BIGINT, `a b` STRING", "n INT"]),
-        _key_columns(["orders=id"]),
+        source="kafka://h:1",
+        topics=".*",
+        value_format="json",
+        columns=_columns(["orders=id BIGINT, `a b` STRING", "n INT"]),
+        key_columns=_key_columns(["orders=id"]),
     )
     orders, others = TopicColumns("orders", "id BIGINT, `a b` STRING", ("id",)), TopicColumns(".*", "n INT")
     assert read_columns(definition.columns) == [orders, others]

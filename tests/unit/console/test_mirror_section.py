@@ -42,7 +42,7 @@ def test_the_section_shows_a_pause_an_error_and_a_missing_worker() -> None:
     assert "Paused: &lt;b&gt;created again" in text and "no leader" in text and "No mirror worker has reported" in text
 
 
-def test_the_section_says_that_the_ends_of_the_source_are_not_known() -> None:
+def test_the_section_shows_missing_ends_of_the_source() -> None:
     text = section(source_end=-1)
     assert "The source&#39;s ends are not known" in text or "The source's ends are not known" in text
     assert " 0 7 – – 2 " in text
