@@ -15,6 +15,7 @@ from sparklog.client.net.addresses import Endpoint
 from sparklog.environment.time_slices import LoopTimeSlices
 from sparklog.errors import BrokerNotAvailableError, PolicyViolationError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection, BrokerPlace
+from sparklog.gateway.backend.fetch_sessions import FetchSessions
 from sparklog.gateway.backend.recent_checks import RecentChecks
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.groups.runtime import Groups
@@ -152,6 +153,7 @@ class Gateway:
         self.schemas = LoadedSchemas(self.registry, clock_s)
         self.checks = RecentChecks(clock_s)
         self.groups = Groups(clock_s, self.memory.groups)
+        self.fetch_sessions = FetchSessions(self.memory.fetch_sessions, self.limits.fetch_sessions)
         self.conversions = Conversions(self.memory)
         self.long_requests = LongRequests(self.memory, self.time_slices)
         self.refusals = Refusals(clock_s)

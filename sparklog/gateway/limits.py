@@ -36,6 +36,10 @@ class Limits(Struct, frozen=True):
     """Memory for the large answers of all clients together until the clients have read them, in bytes."""
     group_bytes: int = 128 * MIB
     """Memory for the members of all groups together, in bytes. One address can use half of it."""
+    fetch_session_bytes: int = 32 * MIB
+    """Memory for the partitions of all fetch sessions together, in bytes."""
+    fetch_sessions: int = 1_000
+    """Fetch sessions at once. A client beyond it names all partitions in each request."""
     stall_s: float = 5.0
     """Time in s in which a client has to send or read 64 KiB while other clients wait for memory."""
     fetch_bytes: int = 32 * MIB

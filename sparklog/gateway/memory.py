@@ -10,6 +10,7 @@ Each share has holders of one kind, and waits of one kind, so that no holder of 
     converted    converted batches of PRODUCE               the broker has taken them
     unread       large answers                              the client has read them
     groups       members of groups                          they leave
+    sessions     partitions of fetch sessions               the session or its connection ends
 
 Requests and answers of a few kilobytes are counted but never wait. Only two shares wait for clients: while others wait
 for `requests` or `unread`, the gateway disconnects the clients that do not send or read (`partial_requests.py`).
@@ -51,6 +52,7 @@ class GatewayMemory:
         self.converted = MemoryBudget(limits.converted_bytes, _new_turn)
         self.unread = MemoryBudget(limits.unread_bytes, _new_turn)
         self.groups = MemoryBudget(limits.group_bytes)
+        self.fetch_sessions = MemoryBudget(limits.fetch_session_bytes)
 
     @property
     def answer_bytes_max(self) -> int:
@@ -68,7 +70,8 @@ class GatewayMemory:
         return sum(share.used_bytes for share in self._shares()) + self.inflated.held_bytes
 
     def _shares(self) -> Iterable[MemoryBudget]:
-        return self.requests, self.lists, self.answers, self.converted, self.unread, self.groups
+        waiting = self.requests, self.lists, self.answers, self.converted, self.unread
+        return *waiting, self.groups, self.fetch_sessions
 
 
 def _new_turn() -> asyncio.Future[None]:

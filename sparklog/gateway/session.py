@@ -15,6 +15,7 @@ from sparklog.environment.memory_budget import SMALL_BYTES
 from sparklog.environment.partial_requests import PartialRequest
 from sparklog.errors import PolicyViolationError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.gateway.backend.fetch_sessions import FetchSession
 from sparklog.gateway.backend.read_epochs import ReadEpochs
 from sparklog.gateway.backend.topics import TopicNames
 from sparklog.gateway.backend.write_permissions import WritePermissions
@@ -91,6 +92,7 @@ class Session:
         self.write_permissions = WritePermissions(gateway.checks, self.check_key)
         self.read_epochs = ReadEpochs()
         self.topic_names = TopicNames()
+        self.fetch_session: FetchSession | None = None
         self.answer_bytes = 0
         """Bytes of the share `unread` that the answer to the current request holds until the client has read it."""
         self.request = HeldRequest()
@@ -206,6 +208,7 @@ class Session:
                 end.cancel()
             await self._end_work()
             self._release_answer()
+            self.gateway.fetch_sessions.end(self.fetch_session)
             if self._broker is not None:
                 self._broker.close()
             self._stream.close()

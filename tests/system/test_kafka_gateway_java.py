@@ -11,6 +11,7 @@ import pytest
 import sparklog
 from sparklog.client.local import LocalBroker
 from tests.support.kafka import KafkaInstallation
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.nightly
 
@@ -83,3 +84,43 @@ def test_java_producers_transactions_hold(kafka: LocalBroker, installation: Kafk
     assert ran.returncode == 0 and "20000 records sent" in ran.stdout, ran.stdout + ran.stderr
     table = sparklog.read_table(kafka.bootstrap_servers, "txn")
     assert table.num_rows == 20_000
+
+
+def test_java_consumers_join_the_brokers_groups(kafka: LocalBroker, installation: KafkaInstallation) -> None:
+    """kafka-console-consumer with group.protocol=consumer beside a consumer of sparklog, and kafka-consumer-groups."""
+
+    def tool(name: str, *arguments: str) -> str:
+        command = installation.java(name, "--bootstrap-server", kafka.kafka_bootstrap_servers, *arguments)
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
+
+    groups = f"{TOOLS}.consumer.group.ConsumerGroupCommand"
+    tool(f"{TOOLS}.TopicCommand", "--create", "--topic", "protocol", "--partitions", "4")
+    options = ("--topic", "protocol", "--group", "own", "--consumer-property", "group.protocol=consumer")
+    command = installation.java(
+        f"{TOOLS}.consumer.ConsoleConsumer", "--bootstrap-server", kafka.kafka_bootstrap_servers, *options
+    )
+    with (
+        sparklog.Consumer(kafka.bootstrap_servers, group_id="own") as own,
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as java,
+    ):
+        own.subscribe(["protocol"])
+        try:
+            until(
+                lambda: own.poll(100) is not None and len(own.assignment()) == 4, "all partitions", within_s=TIMEOUT_S
+            )
+            until(
+                lambda: own.poll(100) is not None and len(own.assignment()) == 2, "two partitions", within_s=TIMEOUT_S
+            )
+            members = tool(groups, "--describe", "--group", "own", "--members", "--verbose")
+            assert members.count("protocol") >= 2 and "console-consumer" in members, members
+            own.poll(100)
+            state = tool(groups, "--describe", "--group", "own", "--state")
+            assert "uniform" in state and "Stable" in state, state
+            assert "Consumer" in tool(groups, "--list", "--type")
+        finally:
+            java.terminate()
+            java.wait(TIMEOUT_S)
+        until(lambda: own.poll(100) is not None and len(own.assignment()) == 4, "the partitions of the Java consumer")
+    assert "Empty" in tool(groups, "--describe", "--group", "own", "--state")

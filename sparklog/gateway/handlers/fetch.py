@@ -7,14 +7,16 @@ from functools import partial
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import CorruptBatchError, MessageTooLargeError, SparklogError, UnknownSchemaError
+from sparklog.gateway.backend.fetch_sessions import EPOCH_FIRST, EPOCH_NONE, NO_SESSION, session_fault
 from sparklog.gateway.handlers.cluster import node_endpoints
 from sparklog.gateway.handlers.entries import share_turns
 from sparklog.gateway.handlers.names import UNNAMED, is_partition, missing_code
 from sparklog.gateway.handlers.topic_ids import id_text, name_topics
+from sparklog.gateway.memory import ENTRY_BYTES
 from sparklog.gateway.records.memory import convert_within
 from sparklog.gateway.records.to_client import Part, Rows, as_they_are, client_batches
 from sparklog.gateway.records.typed import TypedRows
-from sparklog.gateway.session import Session
+from sparklog.gateway.session import INLINE_ENTRIES, Session
 from sparklog.kafka.records.compression import codec_of_topic
 from sparklog.kafka.records.errors import UnsupportedCodecError, without_frames
 from sparklog.kafka.values.schemas import Schemas, SchemasNotLoadedError
@@ -33,7 +35,6 @@ which a gateway keeps its claim."""
 LONG_PARTITIONS, LONG_WAIT_MS_MAX = 1_000, 1_000
 """A fetch of more partitions than the first number waits at most for the second in ms, because its lists hold memory
 that other fetches wait for."""
-NO_SESSION = 0
 INLINE_BYTES = 64 * 1024
 """Largest payload in bytes of an answer that is converted on the event loop; larger ones are converted on a thread."""
 INLINE_CONVERSION_BYTES = 4 * MIB
@@ -50,10 +51,45 @@ _Converted = list[Part] | SparklogError
 
 
 async def fetch(session: Session, request: requests.Fetch, version: int) -> responses.Fetch:
-    """Answer with whole batches, from the requested offset of each partition on. The gateway has no fetch sessions, so
-    each request names all partitions."""
-    if request.get("session_id", NO_SESSION) != NO_SESSION:
+    """Answer with whole batches, from the requested offset of each partition on. In a fetch session, the answer has the
+    partitions with news, of all partitions of the session."""
+    epoch = request.get("session_epoch", EPOCH_NONE)
+    if request.get("session_id", NO_SESSION) == NO_SESSION and epoch == EPOCH_NONE:
+        return await _fetch(session, request, version)
+    sessions = session.gateway.fetch_sessions
+    if epoch in (EPOCH_NONE, EPOCH_FIRST):
+        sessions.end(session.fetch_session)
+        session.fetch_session = sessions.begin(request) if epoch == EPOCH_FIRST else None
+        answer = await _fetch(session, request, version)
+        if session.fetch_session is not None:
+            session.fetch_session.take_news(answer, is_first=True)
+        return answer
+    fault = session_fault(session.fetch_session, request)
+    cached = session.fetch_session
+    if cached is None or fault is not None:
+        return {"error_code": fault or Kafka.FETCH_SESSION_ID_NOT_FOUND, "responses": []}
+    is_short = _entries(request) <= INLINE_ENTRIES
+    cached.update(request)
+    if not sessions.count(cached):
+        session.fetch_session = None
         return {"error_code": Kafka.FETCH_SESSION_ID_NOT_FOUND, "responses": []}
+    request["topics"] = cached.topics()
+    # a long request already holds memory of this share, and must not wait for it
+    size = len(cached) * ENTRY_BYTES if is_short and len(cached) > INLINE_ENTRIES else 0
+    async with session.gateway.memory.lists.held(object(), size):
+        answer = await _fetch(session, request, version)
+        cached.take_news(answer, is_first=False)
+    return answer
+
+
+def _entries(request: requests.Fetch) -> int:
+    """Return the number of entries in the lists of a request."""
+    topics = [*request["topics"], *request.get("forgotten_topics_data", ())]
+    return len(topics) + sum(len(t["partitions"]) for t in topics)
+
+
+async def _fetch(session: Session, request: requests.Fetch, version: int) -> responses.Fetch:
+    """Answer for the partitions of the request."""
     isolation = READ_COMMITTED if request["isolation_level"] == READ_COMMITTED else 0
     try:
         await name_topics(session, request["topics"], "topic")

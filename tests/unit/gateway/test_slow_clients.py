@@ -292,7 +292,7 @@ def test_the_budget_is_the_sum_of_its_shares() -> None:
     assert memory.limit_bytes == sum(
         (
             limits.memory_bytes, limits.list_bytes, limits.broker_answer_bytes, limits.conversion_bytes,
-            limits.converted_bytes, limits.unread_bytes, limits.group_bytes,
+            limits.converted_bytes, limits.unread_bytes, limits.group_bytes, limits.fetch_session_bytes,
         )
     )  # fmt: skip
     assert memory.used_bytes == 0
