@@ -70,6 +70,7 @@ class BrokerConfig(Struct, frozen=True):
     log_open_files_max: int
     num_partitions: int
     auto_create_topics_enable: bool
+    auto_create_typed_topics: bool
     num_io_threads: int
     num_network_threads: int
     max_connections: int

@@ -135,6 +135,7 @@ class Gateway:
         limits: Limits | None = None,
         context: ssl.SSLContext | None = None,
         name: str = "",
+        creates_typed_topics: bool = False,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`bootstrap`: addresses of the broker. The gateway uses the first address that answers. `local_sockets`: unix
@@ -143,7 +144,8 @@ class Gateway:
         are the address to which the client has connected. `limits`: the limits for clients; None for the defaults of
         `Limits`. `context`: TLS towards the broker; None if the broker's listener does not encrypt. `name`: name of a
         gateway that was started by hand, for the broker and its error texts; "" for the broker's own gateway.
-        `clock_s`: a monotonic clock in s."""
+        `creates_typed_topics`: the broker's setting `auto.create.typed.topics`. `clock_s`: a monotonic clock in s."""
+        self.creates_typed_topics = creates_typed_topics
         self.limits = limits or Limits()
         self.memory = GatewayMemory(self.limits)
         self.slow_clients = SlowClients(self.memory, self.limits.stall_s)

@@ -66,6 +66,8 @@ class GatewayConfig(Struct, frozen=True):
     """Descriptors of inherited sockets, which are bound, by the listeners' names."""
     tls: Mapping[str, Mapping[str, object]] = {}
     """TLS settings for clients, by the listeners' names; a listener without an entry does not encrypt."""
+    creates_typed_topics: bool = False
+    """The broker's setting `auto.create.typed.topics`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,6 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         local_sockets={one.name: one.local_socket for one in start.listeners},
         descriptors={one.name: one.descriptor for one in start.listeners},
         tls={one.name: one.tls for one in start.listeners if one.tls},
+        creates_typed_topics=start.creates_typed_topics,
     )
     return run(config, lifeline=_STDIN)
 
@@ -121,6 +124,7 @@ async def _run(config: GatewayConfig, lifeline: int | None) -> int:
         limits=config.limits,
         context=config.context,
         name="" if config.local_sockets else _name_of(sockets),
+        creates_typed_topics=config.creates_typed_topics,
     )
     # The broker closes connections that do not authenticate, so the first one is kept on listeners without SASL only.
     stays_connected = not config.local_sockets and not any(one.protocol.sasl for one in config.listeners)

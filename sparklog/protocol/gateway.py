@@ -73,6 +73,8 @@ class GatewayStart(Struct, frozen=True):
     """Settings of a gateway at its start."""
 
     listeners: list[GatewayListener]
+    creates_typed_topics: bool = False
+    """The broker's setting `auto.create.typed.topics`."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()

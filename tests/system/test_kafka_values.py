@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
@@ -197,3 +199,31 @@ def test_records_that_do_not_fit_are_refused(
     assert send(broker, "strict", other, [{"n": "x"}]) == ["INVALID_RECORD"]
     assert send(broker, "strict", None, [data]) == []
     assert [row["n"] for row in rows_of(broker, "strict")] == [70_000]
+
+
+def test_schemas_create_topics_and_change_their_columns(tmp_path: Path) -> None:
+    settings = {"auto.create.typed.topics": True}
+    local = sparklog.start_local(tmp_path / "data", kafka=True, settings=settings)
+    with local as broker, SchemaRegistryClient({"url": broker.schema_registry_url}) as registry:
+        first: dict[str, Any] = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}
+        assert send(broker, "created", AvroSerializer(registry, json.dumps(first)), [{"n": 1}]) == []
+        more = {"name": "s", "type": ["null", "string"], "default": None}
+        second = {**first, "fields": [{"name": "n", "type": "long"}, more]}
+        assert send(broker, "created", AvroSerializer(registry, json.dumps(second)), [{"n": 2**40, "s": "x"}]) == []
+        assert [(row["n"], row["s"]) for row in rows_of(broker, "created")] == [(1, None), (2**40, "x")]
+        registry.set_compatibility("created-value", level="NONE")
+        for fields, code, reason in [
+            ([{"name": "n", "type": "string"}, more], 409, "field 'n' is string, the column has int64"),
+            ([{"name": "n", "type": "long"}, {"name": "u", "type": ["int", "string"]}], 409, "field 'u': a union of"),
+            ([{"name": "n", "type": "long"}, {"name": "N", "type": "int"}], 409, "occurs twice"),
+        ]:
+            with pytest.raises(SchemaRegistryError) as e:
+                registry.register_schema("created-value", Schema(json.dumps({**first, "fields": fields}), "AVRO"))
+            assert e.value.error_code == code
+            assert reason in e.value.error_message
+        union = {**first, "fields": [{"name": "u", "type": ["int", "string"]}]}
+        with pytest.raises(SchemaRegistryError, match="field 'u': a union of int, string has no column"):
+            registry.register_schema("refused-value", Schema(json.dumps(union), "AVRO"))
+        ride = ride_class()
+        assert send(broker, "rides", ProtobufSerializer(ride, registry), [ride(id=7, stops=["a"])]) == []
+        assert [(row["id"], row["stops"]) for row in rows_of(broker, "rides")] == [(7, ["a"])]

@@ -41,8 +41,10 @@ def restarts() -> Restarts:
 class KafkaGateway:
     """Sockets and settings of a gateway. Created by `of`."""
 
-    def __init__(self, kafka: Listeners, security: BrokerSecurity) -> None:
-        """Bind the gateway's sockets. Raises ListenError."""
+    def __init__(self, kafka: Listeners, security: BrokerSecurity, *, creates_typed_topics: bool = False) -> None:
+        """Bind the gateway's sockets. `creates_typed_topics`: the setting `auto.create.typed.topics`. Raises
+        ListenError."""
+        self._creates_typed_topics = creates_typed_topics
         self._kafka = kafka
         self._security = security
         self._bound = _bind_all(kafka.bound, time.monotonic() + TAKEN_WAIT_S)
@@ -64,7 +66,9 @@ class KafkaGateway:
     def from_config(cls, config: BrokerConfig) -> KafkaGateway | None:
         """Return the gateway of `kafka.listeners`; None if that setting is empty. Raises ListenError."""
         kafka = config.security.kafka
-        return None if kafka is None else cls(kafka, config.security)
+        if kafka is None:
+            return None
+        return cls(kafka, config.security, creates_typed_topics=config.auto_create_typed_topics)
 
     @property
     def addresses(self) -> list[str]:
@@ -103,7 +107,7 @@ class KafkaGateway:
             for (listener, sock), (_, local) in zip(self._bound, self.local_sockets, strict=True)
         ]
         self._settings = os.memfd_create("sparklog-gateway")
-        os.write(self._settings, encode_start(GatewayStart(listeners)))
+        os.write(self._settings, encode_start(GatewayStart(listeners, self._creates_typed_topics)))
         command = (sys.executable, "-m", _MODULE, "--start-from", str(self._settings))
         return ChildSpec("kafka-gateway", command, descriptors=(self._settings, *(s.fileno() for _, s in self._bound)))
 

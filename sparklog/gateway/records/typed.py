@@ -90,7 +90,10 @@ def _rows_of_values(keys: Any, values: Any, topic: TopicInfo, schemas: Schemas, 
         return parse_rows(to_parse, topic.schema, topic.name, rows_bytes_max)
     is_tombstone = np.asarray(pc.and_(values.is_null(), to_parse.is_valid()))
     target = Target(topic.name, topic.value_format, topic.schema, value_subject(topic.name))
-    return read_framed(values, is_tombstone, target, schemas, rows_bytes_max).batch
+    rows = read_framed(values, is_tombstone, target, schemas, rows_bytes_max)
+    if rows.dropped:
+        schemas.note_dropped(topic.name, rows.dropped)
+    return rows.batch
 
 
 class TypedRows:

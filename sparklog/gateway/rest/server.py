@@ -12,6 +12,7 @@ from functools import partial
 from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.rest.http_session import READ_BYTES, HttpSession
 from sparklog.gateway.rest.service import SchemaService
+from sparklog.gateway.rest.subject_topics import SubjectTopics
 from sparklog.security.listeners import Listener
 from sparklog.security.tls import RenewedContext
 
@@ -37,7 +38,9 @@ class RestServer:
         self._gateway = gateway
         self._sockets = list(sockets)
         self._contexts = dict(contexts)
-        self._service = SchemaService(gateway.registry)
+        self._service = SchemaService(
+            gateway.registry, SubjectTopics(gateway.topics, changes_topics=gateway.creates_typed_topics)
+        )
         self._servers: dict[str, asyncio.Server] = {}
         self._bodies = asyncio.Semaphore(BODIES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()

@@ -17,6 +17,7 @@ import msgspec
 
 from sparklog.errors import ClusterAuthorizationFailedError, InvalidConfigError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.gateway.rest.subject_topics import SubjectTopics
 from sparklog.gateway.schemas.operations import Outcome, Request, referenced_subjects
 from sparklog.gateway.schemas.registry_log import PAUSE_S, RegistryLog
 from sparklog.gateway.schemas.routes import Route, Scope, find_route, topic_of
@@ -45,8 +46,9 @@ class Answer(NamedTuple):
 class SchemaService:
     """Answers requests. Event-loop thread only."""
 
-    def __init__(self, log: RegistryLog) -> None:
+    def __init__(self, log: RegistryLog, topics: SubjectTopics) -> None:
         self._log = log
+        self._topics = topics
 
     async def answer(self, broker: BrokerConnection, method: str, target: str, body: bytes) -> Answer:
         """Answer one request of the client of a connection."""
@@ -76,6 +78,8 @@ class SchemaService:
         while True:
             state = self._log.state
             outcome = await self._run(route, state, request)
+            if outcome.schema is not None:
+                await self._topics.prepare(broker, request.subject, outcome.schema)
             if not outcome.records or await self._append(broker, route, topics, outcome.records, state.offset):
                 return outcome.body
             await asyncio.sleep(PAUSE_S)

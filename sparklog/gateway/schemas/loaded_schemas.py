@@ -7,9 +7,11 @@ SchemasNotLoadedError; the handler loads the schema, and converts again.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+import logging
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from threading import Lock
 from typing import NamedTuple
 
 from sparklog.errors import BrokerNotAvailableError
@@ -21,12 +23,15 @@ from sparklog.kafka.schemas.errors import RegistryError
 from sparklog.kafka.schemas.schema_types import Parsed
 from sparklog.kafka.values.schemas import SchemasNotLoadedError
 
+log = logging.getLogger(__name__)
+
 SCHEMAS_KEPT_MAX = 500
 SUBJECTS_KEPT_MAX = 10_000
 NEWEST_S = 5.0
 """Age in s after which the newest schema of a subject is looked up again."""
 MISSING_S = 0.2
 """Age in s after which an id without a schema is looked up again."""
+FIELDS_LOGGED_MAX = 1_000
 LOAD_S = 10.0
 """Longest wait for the registry's log in s; a client sends its records again after its error."""
 
@@ -49,6 +54,8 @@ class LoadedSchemas:
         self._missing: dict[int, float] = {}
         """Times of the look-ups of ids without a schema."""
         self._subjects: OrderedDict[str, _Newest] = OrderedDict()
+        self._dropped: Counter[tuple[str, str]] = Counter()
+        self._counting = Lock()
         self._offset = 0
         """Offset of the registry's state in the last load."""
 
@@ -70,6 +77,27 @@ class LoadedSchemas:
         if schema is None:
             raise SchemasNotLoadedError([newest.schema_id], [subject])
         return newest.schema_id, schema
+
+    def note_dropped(self, topic: str, records: Mapping[str, int]) -> None:
+        """Count records with fields that the newest schema does not have, and log the first of each field. `records`:
+        their numbers by the field's path."""
+        for path, count in records.items():
+            with self._counting:
+                is_first = (topic, path) not in self._dropped and len(self._dropped) < FIELDS_LOGGED_MAX
+                if is_first or (topic, path) in self._dropped:
+                    self._dropped[topic, path] += count
+            if is_first:
+                log.warning(
+                    "topic %s: records have the field %.200s, which the newest schema of the topic's subject does not "
+                    "have: it is dropped",
+                    topic,
+                    path,
+                )
+
+    def dropped_records(self, topic: str) -> dict[str, int]:
+        """Return the numbers of records with dropped fields, by the field's path."""
+        with self._counting:
+            return {path: count for (name, path), count in self._dropped.items() if name == topic}
 
     async def load(self, broker: BrokerConnection, missing: SchemasNotLoadedError) -> None:
         """Load schemas. Raises BrokerNotAvailableError if the registry's log does not answer, and the broker's

@@ -69,6 +69,8 @@ class Outcome(NamedTuple):
 
     body: Any
     records: list[Record] = []  # noqa: RUF012  never changed
+    schema: Parsed | None = None
+    """The schema of a new version."""
 
 
 class SchemaBody(Struct):
@@ -159,7 +161,7 @@ def register(state: RegistryState, schemas: ParsedSchemas, request: Request) -> 
     schema_id, records = _identify(state, new)
     number = _next_number(state, subject, new)
     records.append(version_record(subject, number, Version(schema_id)))
-    return Outcome({"id": schema_id, "version": number, **_described(new.stored)}, records)
+    return Outcome({"id": schema_id, "version": number, **_described(new.stored)}, records, new.parsed)
 
 
 def _registered(state: RegistryState, subject: str, number: int) -> dict[str, Any]:

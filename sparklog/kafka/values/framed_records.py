@@ -23,11 +23,11 @@ from sparklog.kafka.schemas.json_schema import JsonSchema
 from sparklog.kafka.schemas.protobuf import ProtobufSchema
 from sparklog.kafka.schemas.schema_types import Parsed
 from sparklog.kafka.values.avro_bytes import Space
-from sparklog.kafka.values.avro_columns import resolve
+from sparklog.kafka.values.avro_columns import columns_of, resolve
 from sparklog.kafka.values.avro_records import read_avro
 from sparklog.kafka.values.framing import split_frames
 from sparklog.kafka.values.json_records import parse_rows
-from sparklog.kafka.values.protobuf_records import read_protobuf
+from sparklog.kafka.values.protobuf_records import check_message, read_protobuf, types_of_messages
 from sparklog.kafka.values.schemas import Schemas, SchemasNotLoadedError
 
 SCHEMAS_PER_BATCH_MAX = 100
@@ -55,6 +55,24 @@ class Target(NamedTuple):
     """Subject of the reader's schema."""
     part: str = "value"
     """The part of the records that is decoded: value or key."""
+
+
+def columns_of_schema(schema: Parsed) -> pa.Schema:
+    """Return the columns of an Avro schema's records, or of the first message of a Protobuf schema. Raises
+    SchemaMismatchError, with the path, if there are none."""
+    if isinstance(schema, AvroSchema):
+        return columns_of(schema.type)
+    if isinstance(schema, ProtobufSchema):
+        return types_of_messages(schema, (0,)).columns
+    raise SchemaMismatchError("a JSON Schema has no columns: create the topic with columns")
+
+
+def check_columns(schema: Parsed, columns: pa.Schema) -> None:
+    """Raise SchemaMismatchError, with the path, if records of a schema cannot be rows of the columns."""
+    if isinstance(schema, AvroSchema):
+        resolve(schema.type, schema.type, columns, Space(0))
+    elif isinstance(schema, ProtobufSchema):
+        check_message(schema, columns)
 
 
 def read_framed(values: Any, is_empty: Array, target: Target, schemas: Schemas, rows_bytes_max: int) -> Rows:

@@ -96,6 +96,11 @@ def _newest(reader: ProtobufSchema | None, index: tuple[int, ...]) -> MessageTyp
         return None
 
 
+def check_message(schema: ProtobufSchema, columns: pa.Schema) -> None:
+    """Raise SchemaMismatchError, with the path, if the first messages of a schema cannot be rows of the columns."""
+    _Plan(None).sources(types_of_messages(schema, (0,)).fields, list(columns), None, "")
+
+
 # -- the index of the message
 
 

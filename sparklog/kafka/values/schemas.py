@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from sparklog.errors import BrokerNotAvailableError
@@ -36,6 +36,9 @@ class Schemas(Protocol):
 
     def newest(self, subject: str) -> tuple[int, Parsed] | None:
         """Return the newest schema of a subject with its id; None without one. Raises SchemasNotLoadedError."""
+
+    def note_dropped(self, topic: str, records: Mapping[str, int]) -> None:
+        """Count records of a topic with fields that the newest schema does not have, by the field's path."""
 
 
 def value_subject(topic: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from sparklog.kafka.schemas.avro import parse_avro
@@ -15,6 +16,7 @@ class FixedSchemas:
 
     def __init__(self, schemas: dict[int, Parsed] | None = None) -> None:
         self.schemas = dict(schemas or {})
+        self.dropped: list[tuple[str, dict[str, int]]] = []
 
     def schema_of(self, schema_id: int) -> Parsed | None:
         if schema_id < 0:
@@ -23,6 +25,9 @@ class FixedSchemas:
 
     def newest(self, subject: str) -> tuple[int, Parsed] | None:
         return max(self.schemas.items(), default=None, key=lambda one: one[0])
+
+    def note_dropped(self, topic: str, records: Mapping[str, int]) -> None:
+        self.dropped.append((topic, dict(records)))
 
 
 def avro(source: Any) -> Any:

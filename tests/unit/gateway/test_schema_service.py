@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any, cast
 
 from sparklog.errors import BrokerNotAvailableError, CoordinatorNotAvailableError
 from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.rest.service import SchemaService
+from sparklog.gateway.rest.subject_topics import SubjectTopics
 from sparklog.gateway.schemas.registry_log import RegistryLog
 from sparklog.protocol.schema_messages import SchemaRecordsRequest, SchemaRecordsResponse, SubjectTopic
 
@@ -52,9 +55,14 @@ class Log:
         return await service.answer(cast(BrokerConnection, self), method, path, json.dumps(body or {}).encode())
 
 
+def service_of() -> SchemaService:
+    """A service for subjects that name no topics."""
+    return SchemaService(RegistryLog(), SubjectTopics(Topics(time.monotonic), changes_topics=False))
+
+
 def test_two_gateways_at_once_issue_distinct_ids() -> None:
     async def scenario() -> None:
-        log, services = Log(), [SchemaService(RegistryLog()), SchemaService(RegistryLog())]
+        log, services = Log(), [service_of(), service_of()]
         names = [f"s{i}" for i in range(10)]
         texts = [json.dumps({"type": "fixed", "name": f"F{i}", "size": i}) for i in range(10)]
         work = [log.register(services[i % 2], names[i], texts[i]) for i in range(10)]
@@ -70,7 +78,7 @@ def test_two_gateways_at_once_issue_distinct_ids() -> None:
 
 def test_a_log_that_has_lost_records_is_read_again() -> None:
     async def scenario() -> None:
-        log, service = Log(), SchemaService(RegistryLog())
+        log, service = Log(), service_of()
         await log.register(service, "a", '"int"')
         await log.register(service, "b", '"long"')
         del log.records[3:]
@@ -83,7 +91,7 @@ def test_a_log_that_has_lost_records_is_read_again() -> None:
 
 def test_reads_are_repeated_and_failed_changes_are_reported() -> None:
     async def scenario() -> None:
-        log, service = Log(), SchemaService(RegistryLog())
+        log, service = Log(), service_of()
         log.errors = [CoordinatorNotAvailableError("no leader"), CoordinatorNotAvailableError("no leader")]
         assert (await log.request(service, "GET", "/subjects")).body == []
         log.errors = [BrokerNotAvailableError("gone")]

@@ -1,0 +1,100 @@
+"""The schemas that conversions use: loaded once, renewed, and forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.gateway.schemas.loaded_schemas import MISSING_S, NEWEST_S, LoadedSchemas
+from sparklog.gateway.schemas.registry_log import RegistryLog
+from sparklog.gateway.schemas.state import StoredSchema, Version, schema_record, version_record
+from sparklog.kafka.schemas.schema_types import SchemaType
+from sparklog.kafka.values.schemas import SchemasNotLoadedError
+
+
+class World:
+    """A registry's log, and a clock."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.log = RegistryLog()
+        self.schemas = LoadedSchemas(self.log, lambda: self.now_s)
+        self.added: list[Any] = []
+        self.reads = 0
+
+    async def refresh(self, broker: object) -> Any:
+        self.reads += 1
+        if self.added:
+            self.log.state = self.log.state.replay(self.added, self.log.state.offset + len(self.added))
+            self.added = []
+        return self.log.state
+
+    def add(self, schema_id: int, subject: str, text: str) -> None:
+        stored = StoredSchema(SchemaType.AVRO, text)
+        self.added += [schema_record(schema_id, stored), version_record(subject, schema_id, Version(schema_id))]
+
+    async def load(self, *ids: int, subject: str = "") -> None:
+        missing = SchemasNotLoadedError(ids, [subject] if subject else [])
+        await self.schemas.load(cast(BrokerConnection, None), missing)
+
+
+def run(scenario: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def begin() -> None:
+        world = World()
+        monkeypatch.setattr(world.log, "refresh", world.refresh)
+        try:
+            await scenario(world)
+        finally:
+            world.log.close()
+
+    asyncio.run(asyncio.wait_for(begin(), 60))
+
+
+def test_an_id_is_loaded_once_and_a_missing_one_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        with pytest.raises(SchemasNotLoadedError):
+            world.schemas.schema_of(1)
+        await world.load(1)
+        assert world.schemas.schema_of(1) is None
+        world.now_s += MISSING_S
+        with pytest.raises(SchemasNotLoadedError):
+            world.schemas.schema_of(1)
+        world.add(1, "t-value", '"int"')
+        await world.load(1)
+        world.now_s += 1_000_000
+        assert world.schemas.schema_of(1) is not None
+
+    run(scenario, monkeypatch)
+
+
+def test_the_newest_schema_is_renewed_with_age_and_with_any_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        await world.load(subject="t-value")
+        assert world.schemas.newest("t-value") is None
+        world.add(1, "t-value", '"int"')
+        await world.load(1)
+        newest = world.schemas.newest("t-value")
+        assert newest is not None
+        assert newest[0] == 1
+        world.now_s += NEWEST_S
+        with pytest.raises(SchemasNotLoadedError) as e:
+            world.schemas.newest("t-value")
+        assert e.value.subjects == {"t-value"}
+        world.add(2, "t-value", '"long"')
+        assert await world.schemas.has_changed(cast(BrokerConnection, None), "t-value")
+        assert not await world.schemas.has_changed(cast(BrokerConnection, None), "t-value")
+
+    run(scenario, monkeypatch)
+
+
+def test_dropped_fields_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        for _ in range(2):
+            world.schemas.note_dropped("t", {"a.b": 3})
+        assert world.schemas.dropped_records("t") == {"a.b": 6}
+        assert world.schemas.dropped_records("u") == {}
+
+    run(scenario, monkeypatch)
