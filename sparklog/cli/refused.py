@@ -138,7 +138,7 @@ _RETRY_EPILOG = """\
 `sparklog refused retry orders`
 
 Records that fit the present columns become rows at the end of their partition, each once, also if the command is
-killed. The others remain refused, with their new reasons. A topic of a mirror can be retried after its promotion.
+killed. The others remain refused, with their new reasons. A retried record is the newest one of its key. A topic of a mirror can be retried after its promotion.
 """
 
 

@@ -101,9 +101,9 @@ class RefusedRecords:
         """Return the numbers of records that fit now, and of the others. Nothing is changed."""
         stored = refused = 0
         for rows in self.waiting():
-            fitting = self._convert(rows, value_format, drops_headers)
-            stored += len(fitting.places)
-            refused += len(fitting.refused)
+            for _, fitting in self._converted(rows, value_format, drops_headers):
+                stored += len(fitting.places)
+                refused += len(fitting.refused)
         return RetryResult(stored, refused)
 
     def retry(
@@ -130,24 +130,34 @@ class RefusedRecords:
         with Producer(bootstrap_servers, transactional_id=transactional_id, security=security) as producer:
             producer.init_transactions()  # ends the transaction of a retry that was killed, before the offsets are read
             for tp, (start, end) in self.ranges().items():
-                for rows, next_offset in self._pieces(tp, start, end):
-                    fitting = self._convert(rows, value_format, drops_headers)
-                    with producer.transaction():
-                        self._send(producer, tp, rows, fitting)
-                        producer.send_offsets_to_transaction({tp: next_offset}, REFUSED_GROUP)
-                    stored += len(fitting.places)
-                    refused += len(fitting.refused)
+                for rows, offsets in self._pieces(tp, start, end):
+                    done = 0
+                    for part, fitting in self._converted(rows, value_format, drops_headers):
+                        done += part.num_rows
+                        with producer.transaction():
+                            self._send(producer, tp, part, fitting)
+                            producer.send_offsets_to_transaction({tp: int(offsets[done - 1]) + 1}, REFUSED_GROUP)
+                        stored += len(fitting.places)
+                        refused += len(fitting.refused)
         return RetryResult(stored, refused)
 
-    def _pieces(self, tp: TopicPartition, start: int, end: int) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Yield the records of a range in pieces for one transaction each, with the offset after the piece."""
+    def _pieces(self, tp: TopicPartition, start: int, end: int) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+        """Yield the records of a range in pieces of a limited number, with their offsets in the refused topic."""
         for batch in read_range(
             self._cluster, tp, start, end, isolation=READ_COMMITTED, retry_timeout_ms=self._timeout_ms
         ):
             offsets = batch.offsets()
             for first in range(0, batch.data.num_rows, ROWS_PER_TRANSACTION):
-                piece = batch.data.slice(first, ROWS_PER_TRANSACTION)
-                yield piece, int(offsets[first + piece.num_rows - 1]) + 1
+                yield batch.data.slice(first, ROWS_PER_TRANSACTION), offsets[first:]
+
+    def _converted(
+        self, rows: pa.RecordBatch, value_format: str, drops_headers: bool
+    ) -> Iterator[tuple[pa.RecordBatch, FittingRows]]:
+        """Yield parts of the records, of a limited size, with their conversion."""
+        while rows.num_rows:
+            fitting = self._convert(rows, value_format, drops_headers)
+            yield rows.slice(0, fitting.converted), fitting
+            rows = rows.slice(fitting.converted)
 
     def _convert(self, rows: pa.RecordBatch, value_format: str, drops_headers: bool) -> FittingRows:
         parse = PARSERS.get(value_format)
@@ -157,7 +167,7 @@ class RefusedRecords:
             rows.select(list(RECORD_COLUMNS)),
             self.info,
             parse,
-            slice_bytes_max=self.info.inflated_bytes_max,
+            bytes_max=self.info.inflated_bytes_max,
             drops_headers=drops_headers,
         )
 

@@ -17,10 +17,13 @@ from sparklog.kafka.values.json_records import parse_rows
 from sparklog.kafka.values.keys import Parse
 from sparklog.mirror.batches import BatchPlace, PlacedWriter
 from sparklog.mirror.refused import REASON_CHARS_MAX, REFUSED_SCHEMA, RefusedLog, refused_topic
+from sparklog.settings import MIB
 
 PARSERS: dict[str, Parse] = {"json": parse_rows}
 """Parsers of values, by `mirror.value.format`."""
 NO_LIMIT = -1
+CONVERTED_BYTES_MAX = 64 * MIB
+"""Size of batches and refused rows after which the rest of an answer is left to the next fetch."""
 
 
 class RefusedTarget(NamedTuple):
@@ -92,6 +95,8 @@ class TypedConversion:
         self._stop = ""
         """Reason of a pause."""
         self._has_stopped = False
+        self._size_bytes = 0
+        """Size of the batches and refused rows so far."""
         self._epoch = log.epoch
         self._rows: list[pa.RecordBatch] = []
         self._new = 0
@@ -114,7 +119,7 @@ class TypedConversion:
             records,
             target,
             target.parse,
-            slice_bytes_max=target.inflated_bytes_max,
+            bytes_max=target.inflated_bytes_max,
             drops_headers=target.drops_headers,
         )
         rows, places, reasons = fitting.rows, fitting.places, fitting.refused
@@ -122,6 +127,8 @@ class TypedConversion:
             is_decided = np.isin(offsets[places], list(self._log.ahead))
             rows, places = rows.filter(pa.array(~is_decided)), places[~is_decided]
         end = place.last
+        if fitting.converted < len(offsets):  # the others are left to the next conversion, to bound the memory
+            end, self._has_stopped = int(offsets[fitting.converted - 1]), True
         if self._decided_end is not None and end >= self._decided_end - 1:
             end, self._has_stopped = self._decided_end - 1, True
             reasons = {index: reason for index, reason in reasons.items() if offsets[index] <= end}
@@ -140,6 +147,7 @@ class TypedConversion:
             text = f"the row takes more than {target.batch_bytes_max} bytes (max.message.bytes)"
             reasons = reasons | dict.fromkeys(places[is_large].tolist(), text)
             rows, places = rows.filter(pa.array(~is_large)), places[~is_large]
+        self._note_size(sum(map(len, batches)))
         self._refuse(records, offsets, {i: r for i, r in sorted(reasons.items()) if offsets[i] <= last}, place.epoch)
         return batches, len(places), last
 
@@ -222,3 +230,9 @@ class TypedConversion:
         self._rows.append(pa.RecordBatch.from_arrays(columns, schema=REFUSED_SCHEMA))
         self._new += count
         self._epoch = epoch
+        self._note_size(self._rows[-1].nbytes)
+
+    def _note_size(self, size_bytes: int) -> None:
+        """Leave later batches to the next conversion if this one takes much memory."""
+        self._size_bytes += size_bytes
+        self._has_stopped |= self._size_bytes > CONVERTED_BYTES_MAX

@@ -19,6 +19,8 @@ from sparklog.kafka.values.json_records import parse_rows
 from sparklog.kafka.values.keys import Parse, RowForm, values_to_parse, with_keys
 
 KEY, VALUE, HEADERS = 0, 1, 2
+REASON_BYTES = 300
+"""Memory for the reason of a refused record."""
 
 
 class FittingRows(NamedTuple):
@@ -29,6 +31,8 @@ class FittingRows(NamedTuple):
     """Index of each row's record, ascending."""
     refused: dict[int, str]
     """Reasons by the index of the record."""
+    converted: int
+    """Number of records that were converted, from the first one on."""
 
 
 def fitting_rows(
@@ -36,18 +40,19 @@ def fitting_rows(
     topic: RowForm,
     parse: Parse,
     *,
-    slice_bytes_max: int,
+    bytes_max: int,
     drops_headers: bool = False,
     parse_keys: Parse = parse_rows,
 ) -> FittingRows:
     """Convert the records of a batch. `records`: rows of an envelope topic. `parse`: parser of the values.
-    `parse_keys`: parser of keys that have columns. `slice_bytes_max`: largest memory for the rows of a slice; a record
-    whose row alone takes more is refused. `drops_headers`: False to refuse records with headers, for which a typed
-    topic has no place."""
-    conversion = _Conversion(topic, parse, parse_keys, slice_bytes_max)
+    `parse_keys`: parser of keys that have columns. `bytes_max`: memory of rows and reasons after which later records
+    are left out: a short record can be a long row. A record whose row alone takes more is refused. `drops_headers`:
+    False to refuse records with headers, for which a typed topic has no place."""
+    conversion = _Conversion(topic, parse, parse_keys, bytes_max)
     skip = records.column(HEADERS).is_valid() if not drops_headers else None
     if skip is not None and not pc.any(skip).as_py():
         skip = None
+    count = 0
     for first in range(0, records.num_rows, SLICE_ROWS):
         part = records.slice(first, SLICE_ROWS)
         places = np.arange(first, first + part.num_rows)
@@ -58,20 +63,29 @@ def fitting_rows(
             places = places[~has_headers]
             part = part.filter(pa.array(~has_headers))
         conversion.add(part, places)
-    return conversion.finish()
+        count = min(first + SLICE_ROWS, records.num_rows)
+        if conversion.size_bytes > bytes_max:
+            break
+    return conversion.finish(count)
 
 
 class _Conversion:
     """The rows so far."""
 
-    def __init__(self, topic: RowForm, parse: Parse, parse_keys: Parse, slice_bytes_max: int) -> None:
+    def __init__(self, topic: RowForm, parse: Parse, parse_keys: Parse, bytes_max: int) -> None:
         self.refused: dict[int, str] = {}
         self._topic = topic
         self._parse = parse
         self._parse_keys = parse_keys
-        self._bytes_max = slice_bytes_max
+        self._bytes_max = bytes_max
+        self._rows_bytes = 0
         self._rows: list[pa.RecordBatch] = []
         self._places: list[np.ndarray] = []
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of the rows, and of the reasons at about their usual length."""
+        return self._rows_bytes + REASON_BYTES * len(self.refused)
 
     def add(self, records: pa.RecordBatch, places: np.ndarray) -> None:
         """Convert one slice: again without the refused records, and in halves if the rows take too much memory."""
@@ -94,16 +108,17 @@ class _Conversion:
                 self.add(records.slice(0, half), places[:half])
                 records, places = records.slice(half), places[half:]
             else:
+                self._rows_bytes += rows.nbytes
                 self._rows.append(rows)
                 self._places.append(places)
                 return
 
-    def finish(self) -> FittingRows:
+    def finish(self, count: int) -> FittingRows:
         schema = self._topic.schema
         rows = pa.Table.from_batches(self._rows, schema).combine_chunks().to_batches()
         empty = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
         places = np.concatenate(self._places) if self._places else np.empty(0, np.int64)
-        return FittingRows(rows[0] if rows else empty, places, dict(sorted(self.refused.items())))
+        return FittingRows(rows[0] if rows else empty, places, dict(sorted(self.refused.items())), count)
 
     def _converted(self, records: pa.RecordBatch) -> pa.RecordBatch:
         keys = records.column(KEY)

@@ -13,6 +13,7 @@ from sparklog.errors import LeaderNotAvailableError, MessageTooLargeError
 from sparklog.format.batch import iterate_batches
 from sparklog.format.offset_column import decode_rows
 from sparklog.kafka.values.json_records import parse_rows
+from sparklog.mirror import typed
 from sparklog.mirror.placing import Placed, place
 from sparklog.mirror.refused import REFUSED_SCHEMA, RefusedLog
 from sparklog.mirror.rules import NO_SCHEMA
@@ -131,6 +132,21 @@ def test_batches_are_split_at_the_topics_limits() -> None:
     placed = converted([b'{"t":"%0800d"}' % i for i in range(40)], batch_bytes_max=5_000)
     assert len(placed.batches) > 4 and list(rows(placed.batches)) == list(range(40))
     assert all(len(data) <= 5_000 for data in placed.batches)
+
+
+def test_a_conversion_that_takes_much_memory_leaves_the_rest_to_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = [b'{"n":1}', b"x"] * 2_000
+    placed = converted(values, inflated_bytes_max=10_000)
+    assert placed.next_offset == 1_000 == 2 * placed.records == 2 * placed.refused.new
+    rest = converted(values, position=1_000, log=placed.refused.log, inflated_bytes_max=10_000)
+    assert (rest.next_offset, rest.refused.log.count) == (2_000, 1_000)
+    monkeypatch.setattr(typed, "CONVERTED_BYTES_MAX", 10_000)
+    data = b"".join(kafka_batch(range(o, o + 100), values=[b"x" * 50] * 100) for o in range(0, 1_000, 100))
+    conversion = TypedConversion(target(), 3, RefusedLog(), 0, schema_id=SCHEMA_ID)
+    placed = place(memoryview(data), 0, STABLE, (), 1 << 24, 77, conversion)
+    assert (placed.next_offset, placed.refused.new) == (100, 100)
 
 
 def test_headers_are_refused_or_dropped() -> None:
