@@ -13,6 +13,7 @@ from sparklog.environment.time_slices import LoopTimeSlices
 from sparklog.errors import InvalidProducerIdMappingError
 from sparklog.replication.cluster_image import ClusterImage
 from sparklog.replication.dynamic_settings import TOPIC_PREFIX
+from sparklog.replication.group_settings import stored_groups
 from sparklog.security.owned_ids import is_owned
 from sparklog.security.principals import Principal
 from sparklog.security.records import RecordChanges, RecordKind
@@ -144,6 +145,7 @@ class Broker:
         """Apply the security records and settings of an image."""
         self.security_records.follow(image.security)
         self.dynamic.follow(image.configs)
+        self.groups.set_settings(stored_groups(image.configs))
 
     def on_leadership(self, key: TopicPartition, leads: bool) -> None:
         """Load or unload the coordinators of an internal topic's partition."""

@@ -52,6 +52,7 @@ from sparklog.protocol.permission_rules import (
     cluster_name,
     cluster_without_transactional_id,
     listed,
+    settings_rules,
     single,
     snapshot_topics,
     topics_of,
@@ -146,8 +147,7 @@ class ApiSpec(NamedTuple):
     permissions: tuple[Rule, ...] = ()
     """The permissions that a request needs. A rule for items is the last one."""
     is_at_controller: bool = False
-    """True if only the controller answers. Other brokers forward the request. It has no payload, and no results that
-    depend on a principal's permission for single items."""
+    """True if only the controller answers. It has no payload, and no results that depend on rights for single items."""
     is_from_image: bool = False
     """True if the answer comes from the cluster's image. A client can ask any broker for one as new as its change."""
     is_before_join: bool = False
@@ -407,7 +407,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.ALTER_BROKER_CONFIGS: ApiSpec(
         operation.AlterBrokerConfigsRequest,
         operation.AlterBrokerConfigsResponse,
-        permissions=(Rule(CLUSTER_TYPE, Operation.ALTER_CONFIGS, cluster_name),),
+        permissions=settings_rules(Operation.ALTER_CONFIGS),
         is_at_controller=True,
         is_audited=True,
         audit_detail=lambda request: ([request], broker_settings_text),
@@ -415,7 +415,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.DESCRIBE_BROKER_CONFIGS: ApiSpec(
         operation.DescribeBrokerConfigsRequest,
         operation.DescribeBrokerConfigsResponse,
-        permissions=(Rule(CLUSTER_TYPE, Operation.DESCRIBE_CONFIGS, cluster_name),),
+        permissions=settings_rules(Operation.DESCRIBE_CONFIGS),
         is_from_image=True,
     ),
     Api.LOCATE_REMOTE: ApiSpec(

@@ -54,8 +54,11 @@ def user_text(one: Any) -> str:
 
 
 def broker_settings_text(one: Any) -> str:
-    """Return the changed settings of brokers."""
-    return f"{'all brokers' if one.broker_id < 0 else f'broker {one.broker_id}'}: {_settings(one.configs)}"
+    """Return the changed settings of brokers or of a group."""
+    target = "all brokers" if one.broker_id < 0 else f"broker {one.broker_id}"
+    if one.group_id:
+        target = f"group {one.group_id}"
+    return f"{target}: {_settings(one.configs)}"
 
 
 def setting_text(item: tuple[str, Any]) -> str:

@@ -207,6 +207,8 @@ class AlterBrokerConfigsRequest(Message):
     validate_only: bool = False
     """True: check the change, but do not store it."""
     at_least: AtLeast = NO_VERSION
+    group_id: Name = ""
+    """The group whose settings change, with `broker_id` -1; "": those of brokers."""
 
 
 class AlterBrokerConfigsResponse(Message):
@@ -222,6 +224,8 @@ class DescribeBrokerConfigsRequest(Message):
     broker_id: int
     """Id of the asked broker; -1: the values for all brokers, which any broker knows."""
     at_least: AtLeast = NO_VERSION
+    group_id: Name = ""
+    """The group whose settings are requested, with `broker_id` -1; "": those of brokers."""
 
 
 class BrokerConfigEntry(Message):

@@ -142,6 +142,14 @@ def _registry_rule(operation: Operation) -> Rule:
     )
 
 
+def settings_rules(operation: Operation) -> tuple[Rule, ...]:
+    """Return the rules of requests about the settings of brokers, or of a group if the request names one."""
+    return (
+        Rule(CLUSTER_TYPE, operation, lambda r: () if r.group_id else cluster_name(r), when="of brokers"),
+        Rule(GROUP, operation, lambda r: (r.group_id,) if r.group_id else (), when="of a group"),
+    )
+
+
 _SUBJECT_OPERATIONS = (Operation.DESCRIBE, Operation.WRITE, Operation.DELETE)
 _REGISTRY_OPERATIONS = (Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
 SCHEMA_RULES = (

@@ -36,6 +36,7 @@ class Source(IntEnum):
     ALL_BROKERS = 3
     FILE = 4
     DEFAULT = 5
+    GROUP = 8
 
 
 def settings_by_name() -> dict[str, Setting]:

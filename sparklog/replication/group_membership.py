@@ -195,7 +195,7 @@ class Group(Struct):
         else:
             member, joined = self._identified_member(request, owned), False
         member.last_sequence = max(member.last_sequence, request.sequence)
-        member.session_until_ms = now_ms + member.wish.session_timeout_ms
+        member.session_until_ms = now_ms + self.session_ms(member.wish)
         before = member.current
         if self._update_wish(member, request, matching) or joined:
             self._rebalance(topics, wall_ms)
@@ -205,11 +205,15 @@ class Group(Struct):
             member.member_id, member.epoch, self._interval_ms(member), member.owned if changed else None
         )
 
+    def session_ms(self, wish: MemberValue) -> int:
+        """Return a member's session timeout in ms."""
+        return wish.session_timeout_ms or self.config.session_timeout_ms
+
     def _interval_ms(self, member: Member) -> int:
         """Return the interval until a member's next heartbeat, in ms. A member that is not stable gets a tenth of the
         usual interval, so that a released partition soon gets its new owner.
         """
-        interval_ms = min(self.config.heartbeat_interval_ms, max(1, member.wish.session_timeout_ms // 3))
+        interval_ms = min(self.config.heartbeat_interval_ms, max(1, self.session_ms(member.wish) // 3))
         return interval_ms if self.is_stable(member) else max(1, interval_ms // 10)
 
     def _identified_member(self, request: GroupHeartbeatRequest, owned: frozenset[TopicPartition] | None) -> Member:
@@ -277,7 +281,7 @@ class Group(Struct):
             tuple(request.topics or ()),
             request.assignor or "",
             request.rebalance_timeout_ms,
-            request.session_timeout_ms or self.config.session_timeout_ms,
+            request.session_timeout_ms,
         )
         holder = self.member_of_instance(request.instance_id)
         if holder is not None:
@@ -301,7 +305,7 @@ class Group(Struct):
             raise UnreleasedInstanceIdError(
                 f"instance {wish.instance_id!r} of group {self.group_id!r} is in use by member {holder.member_id!r}; "
                 "if that process has ended, the instance id is free after its session timeout"
-                f" ({holder.wish.session_timeout_ms} ms)"
+                f" ({self.session_ms(holder.wish)} ms)"
             )
         owned, target = holder.owned, self.targets.get(holder.member_id, _NONE)
         before = holder.wish  # to compare the new subscription with
@@ -326,7 +330,7 @@ class Group(Struct):
             self._disown(member, member.revoking)
             member.revoking, member.revoke_by_ms = _NONE, None
             member.epoch = member.previous_epoch = EPOCH_AWAY
-            member.session_until_ms = now_ms + member.wish.session_timeout_ms
+            member.session_until_ms = now_ms + self.session_ms(member.wish)
             self._keep_only_target(member)
             self._put_current(member)
         else:
@@ -506,7 +510,7 @@ def group_from_values(
     group = Group(group_id, config, safeguards, values.group.epoch, values.group.assignor, values.group.empty_since_ms)
     group.basis = dict(values.group.topics)
     for member_id, wish in values.wishes.items():
-        member = Member(member_id, wish, session_until_ms=now_ms + wish.session_timeout_ms)
+        member = Member(member_id, wish, session_until_ms=now_ms + group.session_ms(wish))
         current = values.currents.get(member_id)
         if current is not None:
             member.epoch, member.previous_epoch, member.owned, member.revoking = current

@@ -67,6 +67,7 @@ class MemberValue(NamedTuple):
     assignor: str
     rebalance_timeout_ms: int
     session_timeout_ms: int
+    """Session timeout that the member has requested, in ms; 0: the group's."""
     topic_regex: str = ""
     """Regular expression of further topics; "": none."""
     regex_topics: tuple[str, ...] = ()

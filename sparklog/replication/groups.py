@@ -47,6 +47,7 @@ from sparklog.replication.group_membership import (
 )
 from sparklog.replication.group_offsets import GroupOffsets
 from sparklog.replication.group_records import OffsetValue, Record
+from sparklog.replication.group_settings import GroupSettings, group_config
 from sparklog.types import TopicPartition
 
 KIND_CONSUMER, KIND_OFFSETS = "consumer", "offsets"
@@ -89,6 +90,7 @@ class GroupCoordinator:
         """Number of the changes of `_topics` so far."""
         self._first_epochs: Mapping[str, int] = {}
         """First leader epoch by topic, for topics whose name an earlier topic may have had; others begin with 0."""
+        self._settings: GroupSettings = {}
         self._groups: dict[str, Group] = {}
         self._reservations: dict[str, Reservation] = {}
         """The groups whose members Kafka's gateway keeps. Not stored: the gateway renews them."""
@@ -129,11 +131,22 @@ class GroupCoordinator:
         """Create the groups after the replay of all records. Returns the records of the changes that follow from topics
         created or deleted since the log was written."""
         for group_id, values in self._values.items():
-            group = group_from_values(group_id, values, self._config, self._safeguards, now_ms)
+            group = group_from_values(group_id, values, self._config_of(group_id), self._safeguards, now_ms)
             if group is not None:
                 self._groups[group_id] = group
         self._values = {}
         return self.set_topics(self._topics, wall_ms, self._first_epochs)
+
+    def set_group_settings(self, settings: GroupSettings) -> list[Record]:
+        """Replace the settings of single groups. A new session timeout counts from a member's next heartbeat on. The
+        list of records is always empty: the cluster's image has the settings."""
+        self._settings = settings
+        for group_id, group in self._groups.items():
+            group.config = self._config_of(group_id)
+        return []
+
+    def _config_of(self, group_id: str) -> GroupConfig:
+        return group_config(self._config, self._settings.get(group_id, {}))
 
     # -- members
 
@@ -171,7 +184,7 @@ class GroupCoordinator:
         self._check_reservation(request, group, now_ms)
         if group is None:
             self._check_room(len(self._groups))
-            group = Group(request.group_id, self._config, self._safeguards)
+            group = Group(request.group_id, self._config_of(request.group_id), self._safeguards)
         answer = group.heartbeat(
             request, host, self._topics, now_ms, wall_ms, None if matching is None else matching.topics
         )

@@ -9,7 +9,7 @@ from uuid import UUID
 from sparklog.gateway.records.small import write_small
 from sparklog.kafka.records.batch_v2 import write_batch
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 """Kafka's numbers of the types of resources."""
 
 
@@ -128,6 +128,10 @@ def _member_beat(n: Names, epoch: int, topics: list[str] | None, regex: str | No
         "subscribed_topic_regex": regex,
         "topic_partitions": [] if epoch == 0 else [{"topic_id": n.topic_id, "partitions": [0]}],
     }
+
+
+def _of_group(n: Names, **more: Any) -> list[dict[str, Any]]:
+    return [{"resource_type": GROUP, "resource_name": n.group, **more}]
 
 
 def _leave(n: Names, member: str) -> dict[str, Any]:
@@ -274,7 +278,10 @@ REQUESTS_ABOUT: dict[str, list[Request]] = {
     "ListTransactions": [lambda n: {"state_filters": [], "producer_id_filters": []}],
     "DescribeTransactions": [lambda n: {"transactional_ids": [n.transactional_id]}],
     "DescribeProducers": [lambda n: {"topics": [{"name": n.topic, "partition_indexes": [0, 7]}]}],
-    "DescribeConfigs": [lambda n: {"resources": _configs(n, configuration_keys=None), "include_synonyms": True}],
+    "DescribeConfigs": [
+        lambda n: {"resources": _configs(n, configuration_keys=None), "include_synonyms": True},
+        lambda n: {"resources": _of_group(n, configuration_keys=None), "include_synonyms": True},
+    ],
     "AlterConfigs": [
         lambda n: {
             "resources": _configs(n, configs=[{"name": "retention.ms", "value": "5"}]), "validate_only": False
@@ -289,6 +296,12 @@ REQUESTS_ABOUT: dict[str, list[Request]] = {
         lambda n: {
             "resources": _configs(n, configs=[{"name": "retention.ms", "config_operation": 0, "value": "5"}]),
             "validate_only": True,
+        },
+        lambda n: {
+            "resources": _of_group(
+                n, configs=[{"name": "consumer.session.timeout.ms", "config_operation": 0, "value": "60000"}]
+            ),
+            "validate_only": False,
         },
     ],
     "DescribeAcls": [_acl_filter],

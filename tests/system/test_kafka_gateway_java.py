@@ -119,6 +119,10 @@ def test_java_consumers_join_the_brokers_groups(kafka: LocalBroker, installation
             state = tool(groups, "--describe", "--group", "own", "--state")
             assert "uniform" in state and "Stable" in state, state
             assert "Consumer" in tool(groups, "--list", "--type")
+            setting = ("--entity-type", "groups", "--entity-name", "own")
+            configs = "kafka.admin.ConfigCommand"
+            tool(configs, "--alter", *setting, "--add-config", "consumer.heartbeat.interval.ms=1500")
+            assert "consumer.heartbeat.interval.ms=1500" in tool(configs, "--describe", *setting)
         finally:
             java.terminate()
             java.wait(TIMEOUT_S)

@@ -14,6 +14,7 @@ from sparklog.errors import CoordinatorLoadingError, NotCoordinatorError, Sparkl
 from sparklog.protocol import group_messages as m
 from sparklog.replication.group_membership import GroupConfig, Topics
 from sparklog.replication.group_records import Record
+from sparklog.replication.group_settings import GroupSettings
 from sparklog.replication.groups import GroupCoordinator, Matching, Step
 from sparklog.types import TopicPartition
 from sparklog_broker.background.periodic import Periodic
@@ -110,7 +111,9 @@ class GroupPartition(Shard[GroupCoordinator, _Change]):
 
     def _new(self) -> GroupCoordinator:
         self._markers = []
-        return GroupCoordinator(self._groups.config, self._groups.topics())
+        coordinator = GroupCoordinator(self._groups.config, self._groups.topics())
+        coordinator.set_group_settings(self._groups.settings)
+        return coordinator
 
     def _replay(self, coordinator: GroupCoordinator, record: ReplayedRecord) -> None:
         if record.is_marker:
@@ -170,6 +173,8 @@ class Groups:
         self._ticked_at = 0.0
         self._check_at = 0.0
         self._topics_changed = False
+        self.settings: GroupSettings = {}
+        """The settings of single groups."""
         self.topic_matches = TopicMatches(loop, lambda: served.topics)
 
     @property
@@ -230,6 +235,12 @@ class Groups:
         topics, first_epochs = self.topics(), self.first_epochs()
         self.topic_matches.forget()
         self._each(lambda c: c.set_topics(topics, self.wall_ms(), first_epochs))
+
+    def set_settings(self, settings: GroupSettings) -> None:
+        """Apply the settings of single groups."""
+        if settings != self.settings:
+            self.settings = settings
+            self._each(lambda c: c.set_group_settings(settings))
 
     def on_offsets_marker(self, partition: int, producer_id: int, committed: bool) -> None:
         """Apply the marker of a transaction in a partition of `__consumer_offsets`."""

@@ -6,11 +6,18 @@ from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from typing import Any, TypeVar
 
-from sparklog.errors import InvalidConfigError, InvalidRequestError, SparklogError, UnknownTopicOrPartitionError
+from sparklog.errors import (
+    InvalidConfigError,
+    InvalidGroupIdError,
+    InvalidRequestError,
+    SparklogError,
+    UnknownTopicOrPartitionError,
+)
 from sparklog.errors import error_from_code as broker_error
 from sparklog.format.key_format import KEY_FORMAT_SETTING
 from sparklog.gateway.backend.topics import read_metadata
 from sparklog.gateway.handlers.entries import check_entry
+from sparklog.gateway.handlers.names import is_group_id
 from sparklog.gateway.session import Session
 from sparklog.kafka.topic_settings import FIXED, kafka_text, parse_settings
 from sparklog.kafka.wire import requests, responses
@@ -26,10 +33,11 @@ from sparklog.protocol.operation_messages import (
 )
 from sparklog.protocol.topic_messages import AlterTopicRequest, AlterTopicResponse, MetadataRequest, TopicState
 from sparklog.replication.dynamic_settings import ALL_BROKERS, settings_by_name
+from sparklog.replication.group_settings import settings_by_name as of_groups
 from sparklog.settings import Scope, Setting, is_managed, settings_of
 from sparklog.types import check_topic_name
 
-TOPIC, BROKER = 2, 4
+TOPIC, BROKER, GROUP = 2, 4, 32
 """Kafka's numbers of the resource types."""
 BROKER_DIGITS_MAX = 10
 """Largest number of digits of a broker's number, which is an int32 in Kafka."""
@@ -102,7 +110,7 @@ def _entry(setting: Setting, state: TopicState) -> responses.DescribeConfigsResu
 async def describe_configs(
     session: Session, request: requests.DescribeConfigs, version: int
 ) -> responses.DescribeConfigs:
-    """Describe the settings of topics and of the gateway's broker. Secrets have no value."""
+    """Describe the settings of topics, of the gateway's broker and of groups. Secrets have no value."""
     results: list[responses.DescribeConfigsResult] = []
     for i, resource in enumerate(request["resources"]):
         outcome: responses.DescribeConfigsResult = {
@@ -131,25 +139,28 @@ async def _described(
     """Return the requested settings of a topic or broker. Raises InvalidRequestError, and the broker's errors."""
     kind, name, keys = resource["resource_type"], resource["resource_name"], resource["configuration_keys"]
     if kind == BROKER:
-        return await _described_broker(session, name, keys)
+        return await _described_broker(session, DescribeBrokerConfigsRequest(_broker_id(name)), keys)
+    if kind == GROUP:
+        return await _described_broker(session, DescribeBrokerConfigsRequest(ALL_BROKERS, group_id=_group(name)), keys)
     if kind != TOPIC:
-        raise InvalidRequestError(f"resources of the type {kind} have no settings here; topics ({TOPIC}) have")
+        raise InvalidRequestError(
+            f"resources of the type {kind} have no settings here; topics ({TOPIC}), brokers ({BROKER}) and groups "
+            f"({GROUP}) have"
+        )
     return config_entries(await _state(session, name), keys)
 
 
 async def _described_broker(
-    session: Session, name: str, keys: list[str] | None
+    session: Session, request: DescribeBrokerConfigsRequest, keys: list[str] | None
 ) -> list[responses.DescribeConfigsResultConfig]:
-    """Return the settings of the broker with the id `name`; "": the values for all brokers. Raises InvalidRequestError,
-    and the broker's errors."""
+    """Return the settings of a broker, of all brokers or of a group. Raises the broker's errors."""
     broker = await session.broker()
-    request = DescribeBrokerConfigsRequest(_broker_id(name))
     answer = await broker.ask(Api.DESCRIBE_BROKER_CONFIGS, request, DescribeBrokerConfigsResponse)
     return [_broker_entry(entry) for entry in answer.configs if keys is None or entry.name in keys]
 
 
 def _broker_entry(entry: BrokerConfigEntry) -> responses.DescribeConfigsResultConfig:
-    setting = settings_by_name().get(entry.name)
+    setting = settings_by_name().get(entry.name) or of_groups().get(entry.name)
     return {
         "name": entry.name,
         "value": entry.value,
@@ -160,6 +171,13 @@ def _broker_entry(entry: BrokerConfigEntry) -> responses.DescribeConfigsResultCo
         "config_type": _TYPES[str] if setting is None else _TYPES[type(setting.default)],
         "documentation": None if setting is None else setting.doc,
     }
+
+
+def _group(name: str) -> str:
+    """Return the group id in a resource's name. Raises InvalidGroupIdError."""
+    if not is_group_id(name):
+        raise InvalidGroupIdError(f"a group id of {len(name)} characters: choose another one")
+    return name
 
 
 def _broker_id(name: str) -> int:
@@ -208,7 +226,7 @@ async def alter_configs(session: Session, request: requests.AlterConfigs, versio
 async def incremental_alter_configs(
     session: Session, request: requests.IncrementalAlterConfigs, version: int
 ) -> responses.IncrementalAlterConfigs:
-    """Change single settings of topics and brokers."""
+    """Change single settings of topics, brokers and groups."""
     validate_only = request["validate_only"]
 
     async def change(resource: requests.IncrementalAlterConfigsResource) -> dict[str, Any]:
@@ -227,7 +245,9 @@ async def incremental_alter_configs(
         return changes
 
     async def change_broker(resource: requests.IncrementalAlterConfigsResource) -> None:
-        await _alter_broker(session, resource["resource_name"], resource["configs"], validate_only=validate_only)
+        is_group, name = resource["resource_type"] == GROUP, resource["resource_name"]
+        target = (ALL_BROKERS, _group(name)) if is_group else (_broker_id(name), "")
+        await _alter_broker(session, target, resource["configs"], validate_only=validate_only)
 
     changed = await _alter(session, request["resources"], change, change_broker, validate_only=validate_only)
     return {"responses": changed}
@@ -251,9 +271,14 @@ def parse_configs(configs: dict[str, str | None], *, keep_null: bool = False) ->
 
 
 async def _alter_broker(
-    session: Session, name: str, configs: list[requests.IncrementalAlterConfigsResourceConfig], *, validate_only: bool
+    session: Session,
+    target: tuple[int, str],
+    configs: list[requests.IncrementalAlterConfigsResourceConfig],
+    *,
+    validate_only: bool,
 ) -> None:
-    """Set or delete settings of a broker. Raises InvalidConfigError, InvalidRequestError, and the broker's errors."""
+    """Set or delete settings of a broker or a group: `target` is the broker's id, and the group's id or "". Raises
+    InvalidConfigError and the broker's errors."""
     changes: dict[str, Any] = {}
     for config in configs:
         operation = config["config_operation"]
@@ -268,7 +293,8 @@ async def _alter_broker(
         changes[config["name"]] = config["value"] if operation == Operation.SET else None
     if changes:
         broker = await session.broker()
-        altered = AlterBrokerConfigsRequest(_broker_id(name), changes, validate_only)
+        broker_id, group_id = target
+        altered = AlterBrokerConfigsRequest(broker_id, changes, validate_only, group_id=group_id)
         await broker.ask(Api.ALTER_BROKER_CONFIGS, altered, AlterBrokerConfigsResponse)
 
 
@@ -280,7 +306,7 @@ async def _alter(
     *,
     validate_only: bool,
 ) -> list[responses.AlterConfigsResponse]:
-    """Change topics, and brokers if there is `change_broker`. `change`: returns the settings to change in a topic."""
+    """Change topics, and brokers and groups if there is `change_broker`. `change` returns the changes of a topic."""
     outcomes: list[responses.AlterConfigsResponse] = []
     for i, resource in enumerate(resources):
         kind, name = resource["resource_type"], resource["resource_name"]
@@ -293,13 +319,13 @@ async def _alter(
         outcomes.append(outcome)
         try:
             check_entry(i)
-            if kind == BROKER and change_broker is not None:
+            if kind in (BROKER, GROUP) and change_broker is not None:
                 await change_broker(resource)
                 continue
             if kind != TOPIC:
                 raise InvalidRequestError(
                     f"resources of the type {kind} cannot be changed in this way: topics ({TOPIC}) can; brokers "
-                    f"({BROKER}) with INCREMENTAL_ALTER_CONFIGS"
+                    f"({BROKER}) and groups ({GROUP}) with INCREMENTAL_ALTER_CONFIGS"
                 )
             changes = await change(resource)
             if changes:

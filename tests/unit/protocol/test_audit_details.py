@@ -58,6 +58,8 @@ def test_which_quotas_users_and_settings() -> None:
     assert detail_of(Api.ALTER_BROKER_CONFIGS, of_one) == "broker 3: num.partitions=2, log.level=(none)"
     assert detail_of(Api.ALTER_BROKER_CONFIGS, AlterBrokerConfigsRequest(0, {"a": 1})) == "broker 0: a=1"
     assert detail_of(Api.ALTER_BROKER_CONFIGS, AlterBrokerConfigsRequest(-1, {"a": 1})) == "all brokers: a=1"
+    of_group = AlterBrokerConfigsRequest(-1, {"a": 1}, group_id="g")
+    assert detail_of(Api.ALTER_BROKER_CONFIGS, of_group) == "group g: a=1"
 
 
 def test_long_requests_are_shortened() -> None:

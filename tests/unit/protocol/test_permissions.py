@@ -37,8 +37,16 @@ MORE_REQUESTS: list[tuple[Api, Message]] = [
     (Api.DESCRIBE_USER_SCRAM_CREDENTIALS, DescribeUserScramCredentialsRequest()),
 ]
 EVERY_REQUEST = [*REQUESTS.items(), *MORE_REQUESTS]
-UNPROTECTED = {Api.HANDSHAKE, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.LIST_GROUPS, Api.LIST_TRANSACTIONS}
-"""HANDSHAKE and SASL's tell nothing about resources; the other two name none, and their answers are filtered."""
+UNPROTECTED = {
+    Api.ALLOWED_OPERATIONS,
+    Api.HANDSHAKE,
+    Api.SASL_HANDSHAKE,
+    Api.SASL_AUTHENTICATE,
+    Api.LIST_GROUPS,
+    Api.LIST_TRANSACTIONS,
+}
+"""HANDSHAKE and SASL's tell nothing about resources, and ALLOWED_OPERATIONS only the peer's own rights; the other two
+name none, and their answers are filtered."""
 
 
 class Rights:

@@ -120,6 +120,11 @@ MORE_REQUESTS: list[tuple[Api, Callable[[Names], Message | tuple[Message, bytes]
     (Api.DESCRIBE_PRODUCERS, lambda n: txn.DescribeProducersRequest("__transaction_state", 0)),
     (Api.FETCH, lambda n: m.FetchRequest(0, 0, 1 << 20, 0, [m.FetchPartition("__consumer_offsets", 0, 0, 1 << 20)])),
     (Api.ABORT_TRANSACTION, lambda n: txn.AbortTransactionRequest(None, n.topic, 0, 0)),
+    (
+        Api.ALTER_BROKER_CONFIGS,
+        lambda n: operation.AlterBrokerConfigsRequest(-1, {"consumer.session.timeout.ms": 50_000}, group_id=n.group),
+    ),
+    (Api.DESCRIBE_BROKER_CONFIGS, lambda n: operation.DescribeBrokerConfigsRequest(-1, group_id=n.group)),
 ]
 """Other forms of requests of which the rules make a difference."""
 
