@@ -195,6 +195,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("num.partitions", _B, 1, "Partitions of a new topic that names no number.", minimum=1, maximum=10_000, dynamic=True),
     Setting("auto.create.topics.enable", _B, True, "Creates a missing topic at the first write to it: an envelope topic with num.partitions partitions. Reads never create a topic, and neither do names that begin with two underscores.", dynamic=True),
     Setting("auto.create.typed.topics", _B, False, "With schema.registry.listeners: the first schema of a subject TOPIC-value creates the topic with its columns; a new version adds columns and makes them wider, or is refused."),
+    Setting("schema.registry.url", _B, "", "With kafka.listeners: address of a schema registry outside of the cluster, http://HOST:PORT or https://HOST:PORT, for topics whose kafka.value.format has schemas; empty: the cluster's own registry."),
     Setting("num.io.threads", _B, 2, "Threads that append and read cold data, off the event loop.", "threads", 1, 64),
     Setting("num.network.threads", _B, 2, "Threads for encryption and authentication, off the event loop.", "threads", 1, 64),
     Setting("max.connections", _B, 10_000, "Largest number of connections; further connections get an error and are closed. The number is smaller if `ulimit -n` has no room for it beside the files.", "connections", 1, 1_000_000, dynamic=True),

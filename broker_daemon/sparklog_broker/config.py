@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -71,6 +72,7 @@ class BrokerConfig(Struct, frozen=True):
     num_partitions: int
     auto_create_topics_enable: bool
     auto_create_typed_topics: bool
+    schema_registry_url: str
     num_io_threads: int
     num_network_threads: int
     max_connections: int
@@ -211,6 +213,7 @@ def make_config(configured: Mapping[str, object], topic_defaults: Mapping[str, o
     if security["listeners"] and "listen" in configured:
         raise InvalidConfigError("listen and listeners are both set: use one of them")
     parse_address(str(values["listen"]))
+    _check_registry_url(str(values["schema.registry.url"]))
     if values["metrics.listen"]:
         parse_address(str(values["metrics.listen"]), "metrics.listen")
     _check_super_users(str(values["super.users"]))
@@ -259,6 +262,15 @@ def _check_cluster(values: Mapping[str, Value], security: BrokerSecurity) -> Non
         raise InvalidConfigError(
             f"zookeeper.session.timeout.ms = {session_ms} must be below replica.lag.time.max.ms = {lag_ms}: "
             "otherwise a dead broker would leave the in-sync replicas before another replica could lead"
+        )
+
+
+def _check_registry_url(url: str) -> None:
+    """Raise InvalidConfigError unless the text is empty or the address of a web server."""
+    parts = urlsplit(url)
+    if url and (parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query):
+        raise InvalidConfigError(
+            f"schema.registry.url = {url!r}: use http://HOST:PORT or https://HOST:PORT, without user and password"
         )
 
 

@@ -23,6 +23,8 @@ from sparklog.gateway.limits import Limits
 from sparklog.gateway.memory import ENTRY_BYTES, GatewayMemory, SlowClients
 from sparklog.gateway.refusals import Refusals
 from sparklog.gateway.schemas.loaded_schemas import LoadedSchemas
+from sparklog.gateway.schemas.outside_registry import OutsideRegistry
+from sparklog.gateway.schemas.own_registry import OwnRegistry
 from sparklog.gateway.schemas.registry_log import RegistryLog
 from sparklog.kafka.wire.codec import Body
 from sparklog.protocol.apis import Api
@@ -136,6 +138,7 @@ class Gateway:
         context: ssl.SSLContext | None = None,
         name: str = "",
         creates_typed_topics: bool = False,
+        schema_registry_url: str = "",
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         """`bootstrap`: addresses of the broker. The gateway uses the first address that answers. `local_sockets`: unix
@@ -144,7 +147,8 @@ class Gateway:
         are the address to which the client has connected. `limits`: the limits for clients; None for the defaults of
         `Limits`. `context`: TLS towards the broker; None if the broker's listener does not encrypt. `name`: name of a
         gateway that was started by hand, for the broker and its error texts; "" for the broker's own gateway.
-        `creates_typed_topics`: the broker's setting `auto.create.typed.topics`. `clock_s`: a monotonic clock in s."""
+        `creates_typed_topics`: the broker's setting `auto.create.typed.topics`. `schema_registry_url`: address of an
+        outside registry; "": the cluster's own. `clock_s`: a monotonic clock in s."""
         self.creates_typed_topics = creates_typed_topics
         self.limits = limits or Limits()
         self.memory = GatewayMemory(self.limits)
@@ -152,7 +156,8 @@ class Gateway:
         self.time_slices = LoopTimeSlices(asyncio.get_running_loop(), clock=clock_s)
         self.topics = Topics(clock_s)
         self.registry = RegistryLog()
-        self.schemas = LoadedSchemas(self.registry, clock_s)
+        self._outside = OutsideRegistry(schema_registry_url) if schema_registry_url else None
+        self.schemas = LoadedSchemas(self._outside or OwnRegistry(self.registry), clock_s)
         self.checks = RecentChecks(clock_s)
         self.groups = Groups(clock_s, self.memory.groups)
         self.fetch_sessions = FetchSessions(self.memory.fetch_sessions, self.limits.fetch_sessions)
@@ -279,4 +284,6 @@ class Gateway:
             self._first.close()
         self.conversions.close()
         self.registry.close()
+        if self._outside is not None:
+            self._outside.close()
         self.long_requests.close()

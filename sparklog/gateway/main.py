@@ -68,6 +68,8 @@ class GatewayConfig(Struct, frozen=True):
     """TLS settings for clients, by the listeners' names; a listener without an entry does not encrypt."""
     creates_typed_topics: bool = False
     """The broker's setting `auto.create.typed.topics`."""
+    schema_registry_url: str = ""
+    """Address of an outside schema registry; "": the cluster's own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -89,6 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         descriptors={one.name: one.descriptor for one in start.listeners},
         tls={one.name: one.tls for one in start.listeners if one.tls},
         creates_typed_topics=start.creates_typed_topics,
+        schema_registry_url=start.schema_registry_url,
     )
     return run(config, lifeline=_STDIN)
 
@@ -125,6 +128,7 @@ async def _run(config: GatewayConfig, lifeline: int | None) -> int:
         context=config.context,
         name="" if config.local_sockets else _name_of(sockets),
         creates_typed_topics=config.creates_typed_topics,
+        schema_registry_url=config.schema_registry_url,
     )
     # The broker closes connections that do not authenticate, so the first one is kept on listeners without SASL only.
     stays_connected = not config.local_sockets and not any(one.protocol.sasl for one in config.listeners)

@@ -75,6 +75,8 @@ class GatewayStart(Struct, frozen=True):
     listeners: list[GatewayListener]
     creates_typed_topics: bool = False
     """The broker's setting `auto.create.typed.topics`."""
+    schema_registry_url: str = ""
+    """Address of an outside schema registry; "": the cluster's own."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()

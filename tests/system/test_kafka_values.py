@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
@@ -227,3 +227,22 @@ def test_schemas_create_topics_and_change_their_columns(tmp_path: Path) -> None:
         ride = ride_class()
         assert send(broker, "rides", ProtobufSerializer(ride, registry), [ride(id=7, stops=["a"])]) == []
         assert [(row["id"], row["stops"]) for row in rows_of(broker, "rides")] == [(7, ["a"])]
+
+
+def test_an_outside_registry_is_read_over_http_and_its_death_delays_new_ids_only(tmp_path: Path) -> None:
+    outside = sparklog.start_local(tmp_path / "outside", kafka=True)
+    settings = {"schema.registry.url": outside.schema_registry_url}
+    with sparklog.start_local(tmp_path / "data", kafka=True, settings=settings) as broker:
+        with outside, SchemaRegistryClient({"url": outside.schema_registry_url}) as registry:
+            named = {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}]}
+            registry.register_schema("inner", Schema(json.dumps(named), "AVRO"))
+            outer = {"type": "record", "name": "R", "fields": [{"name": "i", "type": "Inner"}]}
+            text = Schema(json.dumps(outer), "AVRO", [SchemaReference("Inner", "inner", 1)])
+            with sparklog.Admin(broker.bootstrap_servers) as admin:
+                admin.create_topic("outer", 1, "i STRUCT<x: INT>", configs={"kafka.value.format": "avro"})
+            serialize = AvroSerializer(registry, text)
+            data = serialize({"i": {"x": 5}}, SerializationContext("outer", MessageField.VALUE))
+            assert isinstance(data, bytes)
+            assert send(broker, "outer", None, [data]) == []
+        assert send(broker, "outer", None, [data]) == []
+        assert [row["i"] for row in rows_of(broker, "outer")] == [{"x": 5}, {"x": 5}]

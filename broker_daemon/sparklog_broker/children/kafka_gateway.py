@@ -14,6 +14,8 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 
+from msgspec import structs
+
 from sparklog.protocol.gateway import GatewayListener, GatewayStart, encode_start
 from sparklog.security.listeners import GATEWAY_PREFIX, Listener, Listeners
 from sparklog.security.secrets import Secret
@@ -41,10 +43,9 @@ def restarts() -> Restarts:
 class KafkaGateway:
     """Sockets and settings of a gateway. Created by `of`."""
 
-    def __init__(self, kafka: Listeners, security: BrokerSecurity, *, creates_typed_topics: bool = False) -> None:
-        """Bind the gateway's sockets. `creates_typed_topics`: the setting `auto.create.typed.topics`. Raises
-        ListenError."""
-        self._creates_typed_topics = creates_typed_topics
+    def __init__(self, kafka: Listeners, security: BrokerSecurity, start: GatewayStart | None = None) -> None:
+        """Bind the gateway's sockets. `start`: further settings; None for the defaults. Raises ListenError."""
+        self._start = start or GatewayStart([])
         self._kafka = kafka
         self._security = security
         self._bound = _bind_all(kafka.bound, time.monotonic() + TAKEN_WAIT_S)
@@ -68,7 +69,9 @@ class KafkaGateway:
         kafka = config.security.kafka
         if kafka is None:
             return None
-        return cls(kafka, config.security, creates_typed_topics=config.auto_create_typed_topics)
+        return cls(
+            kafka, config.security, GatewayStart([], config.auto_create_typed_topics, config.schema_registry_url)
+        )
 
     @property
     def addresses(self) -> list[str]:
@@ -107,7 +110,7 @@ class KafkaGateway:
             for (listener, sock), (_, local) in zip(self._bound, self.local_sockets, strict=True)
         ]
         self._settings = os.memfd_create("sparklog-gateway")
-        os.write(self._settings, encode_start(GatewayStart(listeners, self._creates_typed_topics)))
+        os.write(self._settings, encode_start(structs.replace(self._start, listeners=listeners)))
         command = (sys.executable, "-m", _MODULE, "--start-from", str(self._settings))
         return ChildSpec("kafka-gateway", command, descriptors=(self._settings, *(s.fileno() for _, s in self._bound)))
 

@@ -15,7 +15,7 @@ from sparklog.gateway.handlers.topic_ids import id_text, name_topics
 from sparklog.gateway.memory import ENTRY_BYTES
 from sparklog.gateway.records.memory import convert_within
 from sparklog.gateway.records.to_client import Part, Rows, as_they_are, client_batches
-from sparklog.gateway.records.typed import TypedRows
+from sparklog.gateway.records.typed import TypedRows, is_framed
 from sparklog.gateway.session import INLINE_ENTRIES, Session
 from sparklog.kafka.records.compression import codec_of_topic
 from sparklog.kafka.records.errors import UnsupportedCodecError, without_frames
@@ -302,7 +302,7 @@ async def _convert_described(
     payload_bytes = sum(len(payloads[key]) for key in topics)
     limit = min(max(session.answer_bytes_max, payload_bytes), session.gateway.limits.fetch_bytes)
     room = limit - _size(outcomes)
-    if payload_bytes <= INLINE_BYTES:
+    if payload_bytes <= INLINE_BYTES and not any(map(is_framed, topics.values())):
         converted = _convert_inline(topics, schemas, payloads, starts, has_zstd=has_zstd)
         if converted is not None:
             outcomes |= converted

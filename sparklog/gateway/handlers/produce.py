@@ -26,7 +26,7 @@ from sparklog.gateway.handlers.topic_ids import id_text, name_topics
 from sparklog.gateway.handlers.transactions import aborted_code, fenced_code
 from sparklog.gateway.records.memory import convert_within, produced_bytes
 from sparklog.gateway.records.to_broker import broker_batch
-from sparklog.gateway.records.typed import typed_batch
+from sparklog.gateway.records.typed import is_framed, typed_batch
 from sparklog.gateway.session import ConnectionEndError, Session
 from sparklog.kafka.records.batch_v2 import BatchV2, iterate_batches
 from sparklog.kafka.records.compression import NONE, ZSTD, too_large
@@ -36,7 +36,6 @@ from sparklog.kafka.records.errors import (
     UnsupportedCodecError,
     without_frames,
 )
-from sparklog.kafka.values.framed_records import FRAMED_FORMATS
 from sparklog.kafka.values.schemas import Schemas, SchemasNotLoadedError, value_subject
 from sparklog.kafka.wire import requests, responses
 from sparklog.kafka.wire.errors import Kafka, code_of, coordinator_code, kafka_code, text_of
@@ -256,7 +255,7 @@ async def _with_newer_schemas(session: Session, topics: Mapping[str, TopicInfo])
     cannot be looked up counts as unchanged, so that its refusal stands."""
     changed = set()
     for name, topic in topics.items():
-        if topic.value_format in FRAMED_FORMATS:
+        if is_framed(topic):
             try:
                 if await session.gateway.schemas.has_changed(await session.broker(), value_subject(name)):
                     changed.add(name)
@@ -286,7 +285,7 @@ async def _convert_once(session: Session, partitions: Sequence[_Partition]) -> l
 
 def _convert_inline(partitions: Sequence[_Partition], schemas: Schemas) -> list[_Converted] | None:
     """Convert a small request on the event loop. Returns None for a request that is not small."""
-    if sum(len(one.records) for one in partitions) > INLINE_BYTES:
+    if sum(len(one.records) for one in partitions) > INLINE_BYTES or any(is_framed(one.topic) for one in partitions):
         return None
     outcomes: list[_Converted] = []
     compressed = 0
@@ -316,7 +315,7 @@ async def _convert_in_turn(session: Session, partitions: Sequence[_Partition]) -
         batches: list[memoryview] = []
         try:
             for head, data in one.batches():
-                if head.codec == NONE and len(data) <= INLINE_BYTES:
+                if head.codec == NONE and len(data) <= INLINE_BYTES and not is_framed(one.topic):
                     await time_slices.begin()
                     batch = _convert_batch(one, schemas, head, data, limits.inflated_bytes)
                 else:

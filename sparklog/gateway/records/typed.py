@@ -38,6 +38,12 @@ JSON_PER_BYTE_MAX = 6
 """Largest number of bytes of JSON for a byte of text: a control character is \\u0000."""
 
 
+def is_framed(topic: TopicInfo) -> bool:
+    """Return True if the topic's records have schemas. They are converted on threads only: a schema of thousands of
+    fields takes long for a single record."""
+    return not topic.is_envelope and topic.value_format in FRAMED_FORMATS
+
+
 def typed_batch(
     head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int, partition: int, schemas: Schemas
 ) -> memoryview:

@@ -6,20 +6,15 @@ SchemasNotLoadedError; the handler loads the schema, and converts again.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import NamedTuple
 
-from sparklog.errors import BrokerNotAvailableError
+from sparklog.errors import SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
-from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
-from sparklog.gateway.schemas.registry_log import RegistryLog
-from sparklog.gateway.schemas.state import RegistryState
-from sparklog.kafka.schemas.errors import RegistryError
+from sparklog.gateway.schemas.own_registry import Registry
 from sparklog.kafka.schemas.schema_types import Parsed
 from sparklog.kafka.values.schemas import SchemasNotLoadedError
 
@@ -32,8 +27,6 @@ NEWEST_S = 5.0
 MISSING_S = 0.2
 """Age in s after which an id without a schema is looked up again."""
 FIELDS_LOGGED_MAX = 1_000
-LOAD_S = 10.0
-"""Longest wait for the registry's log in s; a client sends its records again after its error."""
 
 
 class _Newest(NamedTuple):
@@ -47,8 +40,8 @@ class LoadedSchemas:
     """Schemas by their ids, and the newest ids of subjects; a `Schemas` of `sparklog.kafka.values`. Threads read, and
     the event-loop thread loads."""
 
-    def __init__(self, log: RegistryLog, clock_s: Callable[[], float]) -> None:
-        self._log = log
+    def __init__(self, registry: Registry, clock_s: Callable[[], float]) -> None:
+        self._registry = registry
         self._clock_s = clock_s
         self._schemas: OrderedDict[int, Parsed] = OrderedDict()
         self._missing: dict[int, float] = {}
@@ -56,8 +49,6 @@ class LoadedSchemas:
         self._subjects: OrderedDict[str, _Newest] = OrderedDict()
         self._dropped: Counter[tuple[str, str]] = Counter()
         self._counting = Lock()
-        self._offset = 0
-        """Offset of the registry's state in the last load."""
 
     def schema_of(self, schema_id: int) -> Parsed | None:
         """Return the schema of an id; None if the registry has none. Raises SchemasNotLoadedError."""
@@ -100,31 +91,33 @@ class LoadedSchemas:
             return {path: count for (name, path), count in self._dropped.items() if name == topic}
 
     async def load(self, broker: BrokerConnection, missing: SchemasNotLoadedError) -> None:
-        """Load schemas. Raises BrokerNotAvailableError if the registry's log does not answer, and the broker's
-        errors."""
+        """Load schemas. While the registry does not answer, schemas in memory stay in use. Raises
+        BrokerNotAvailableError if others are needed, and the broker's errors."""
+        unread = missing.ids - self._schemas.keys()
+        if unread:  # an id that is not in memory can be that of a subject's newer schema
+            self._subjects = OrderedDict(
+                (name, one._replace(loaded_s=-NEWEST_S)) for name, one in self._subjects.items()
+            )
         try:
-            async with asyncio.timeout(LOAD_S):
-                state = await self._log.refresh(broker)
-        except TimeoutError:
-            raise BrokerNotAvailableError(f"the log of the schema registry has not answered in {LOAD_S:g} s") from None
+            schemas, newest = await self._registry.read(broker, unread, missing.subjects, self._schemas.keys())
+        except SparklogError:
+            if unread or not all(map(self._is_usable, missing.subjects)):
+                raise
+            schemas, newest = {}, {subject: self._subjects[subject].schema_id for subject in missing.subjects}
         now_s = self._clock_s()
-        ids: set[int | None] = set(missing.ids)
-        subjects = set(missing.subjects)
-        if state.offset != self._offset:
-            subjects.update(self._subjects)
-        self._offset = state.offset
-        newest = {subject: _newest_id(state, subject) for subject in subjects}
-        ids.update(newest[subject] for subject in missing.subjects)
-        unread = {schema_id for schema_id in ids if schema_id is not None} - self._schemas.keys()
-        parsed = await self._log.run(partial(_parse, self._log.schemas, state, unread)) if unread else {}
         self._missing = {i: at_s for i, at_s in self._missing.items() if now_s - at_s < MISSING_S}
-        self._missing |= dict.fromkeys(unread - parsed.keys(), now_s)
-        self._schemas |= parsed
+        self._missing |= dict.fromkeys(unread - schemas.keys(), now_s)
+        self._schemas |= schemas
         self._subjects |= {subject: _Newest(now_s, schema_id) for subject, schema_id in newest.items()}
         while len(self._schemas) > SCHEMAS_KEPT_MAX:
             self._schemas.popitem(last=False)
         while len(self._subjects) > SUBJECTS_KEPT_MAX:
             self._subjects.popitem(last=False)
+
+    def _is_usable(self, subject: str) -> bool:
+        """Return True if the subject's newest schema is in memory, as of its last look-up."""
+        newest = self._subjects.get(subject)
+        return newest is not None and (newest.schema_id is None or newest.schema_id in self._schemas)
 
     async def has_changed(self, broker: BrokerConnection, subject: str) -> bool:
         """Return True if a subject has another newest schema than at its last look-up. Raises as `load`."""
@@ -133,20 +126,3 @@ class LoadedSchemas:
             return False
         await self.load(broker, SchemasNotLoadedError(subjects=[subject]))
         return former is None or self._subjects[subject].schema_id != former.schema_id
-
-
-def _newest_id(state: RegistryState, subject: str) -> int | None:
-    versions = state.active(subject)
-    return versions[max(versions)].schema_id if versions else None
-
-
-def _parse(schemas: ParsedSchemas, state: RegistryState, ids: Iterable[int]) -> dict[int, Parsed]:
-    """Return the parsed schemas of those ids that the registry has."""
-    parsed = {}
-    for schema_id in ids:
-        if schema_id in state.schemas:
-            try:
-                parsed[schema_id] = schemas.stored(state, schema_id)
-            except RegistryError:
-                continue
-    return parsed

@@ -7,8 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from sparklog.errors import BrokerNotAvailableError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.schemas.loaded_schemas import MISSING_S, NEWEST_S, LoadedSchemas
+from sparklog.gateway.schemas.own_registry import OwnRegistry
 from sparklog.gateway.schemas.registry_log import RegistryLog
 from sparklog.gateway.schemas.state import StoredSchema, Version, schema_record, version_record
 from sparklog.kafka.schemas.schema_types import SchemaType
@@ -19,14 +21,17 @@ class World:
     """A registry's log, and a clock."""
 
     def __init__(self) -> None:
-        self.now_s = 0.0
+        self.now_s = 100.0
         self.log = RegistryLog()
-        self.schemas = LoadedSchemas(self.log, lambda: self.now_s)
+        self.schemas = LoadedSchemas(OwnRegistry(self.log), lambda: self.now_s)
         self.added: list[Any] = []
         self.reads = 0
+        self.is_dead = False
 
     async def refresh(self, broker: object) -> Any:
         self.reads += 1
+        if self.is_dead:
+            raise BrokerNotAvailableError("no answer")
         if self.added:
             self.log.state = self.log.state.replay(self.added, self.log.state.offset + len(self.added))
             self.added = []
@@ -70,16 +75,19 @@ def test_an_id_is_loaded_once_and_a_missing_one_again(monkeypatch: pytest.Monkey
     run(scenario, monkeypatch)
 
 
-def test_the_newest_schema_is_renewed_with_age_and_with_any_load(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_schema_is_renewed_with_age_and_after_a_new_id(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(world: World) -> None:
         await world.load(subject="t-value")
         assert world.schemas.newest("t-value") is None
         world.add(1, "t-value", '"int"')
         await world.load(1)
+        with pytest.raises(SchemasNotLoadedError):
+            world.schemas.newest("t-value")
+        await world.load(subject="t-value")
         newest = world.schemas.newest("t-value")
         assert newest is not None
         assert newest[0] == 1
-        world.now_s += NEWEST_S
+        world.now_s += 2 * NEWEST_S
         with pytest.raises(SchemasNotLoadedError) as e:
             world.schemas.newest("t-value")
         assert e.value.subjects == {"t-value"}
@@ -96,5 +104,22 @@ def test_dropped_fields_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
             world.schemas.note_dropped("t", {"a.b": 3})
         assert world.schemas.dropped_records("t") == {"a.b": 6}
         assert world.schemas.dropped_records("u") == {}
+
+    run(scenario, monkeypatch)
+
+
+def test_a_dead_registry_delays_only_schemas_that_are_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        world.add(1, "t-value", '"int"')
+        await world.load(1, subject="t-value")
+        world.is_dead = True
+        world.now_s += NEWEST_S
+        await world.load(subject="t-value")
+        newest = world.schemas.newest("t-value")
+        assert newest is not None
+        assert newest[0] == 1
+        for ids, subject in [((2,), ""), ((), "u-value")]:
+            with pytest.raises(BrokerNotAvailableError):
+                await world.load(*ids, subject=subject)
 
     run(scenario, monkeypatch)

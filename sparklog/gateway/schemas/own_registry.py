@@ -1,0 +1,77 @@
+"""The cluster's own schema registry as a source of schemas for the conversion of records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from sparklog.errors import BrokerNotAvailableError
+from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
+from sparklog.gateway.schemas.registry_log import RegistryLog
+from sparklog.gateway.schemas.state import RegistryState
+from sparklog.kafka.schemas.errors import RegistryError
+from sparklog.kafka.schemas.schema_types import Parsed
+
+READ_S = 10.0
+"""Longest wait for the registry's log in s; a client sends its records again after its error."""
+
+
+class Found(NamedTuple):
+    """The answer of a registry."""
+
+    schemas: Mapping[int, Parsed]
+    """Schemas by their ids; ids that the registry does not have are left out."""
+    newest: Mapping[str, int | None]
+    """Id of the newest schema of each subject; None for a subject without one."""
+
+
+class Registry(Protocol):
+    """A source of schemas."""
+
+    async def read(
+        self, broker: BrokerConnection, ids: Collection[int], subjects: Iterable[str], kept: Collection[int]
+    ) -> Found:
+        """Return schemas by their ids, and the newest ids of subjects, with their schemas. `kept`: ids that are in
+        memory, and left out. Raises BrokerNotAvailableError if the registry does not answer, and the broker's
+        errors."""
+
+
+class OwnRegistry:
+    """Reads schemas from the registry's log. Event-loop thread only."""
+
+    def __init__(self, log: RegistryLog) -> None:
+        self._log = log
+
+    async def read(
+        self, broker: BrokerConnection, ids: Collection[int], subjects: Iterable[str], kept: Collection[int]
+    ) -> Found:
+        """Return schemas and newest ids, as `Registry.read`."""
+        try:
+            async with asyncio.timeout(READ_S):
+                state = await self._log.refresh(broker)
+        except TimeoutError:
+            raise BrokerNotAvailableError(f"the log of the schema registry has not answered in {READ_S:g} s") from None
+        newest = {subject: _newest_id(state, subject) for subject in subjects}
+        unread = {*ids, *(one for one in newest.values() if one is not None)} - set(kept)
+        schemas = await self._log.run(partial(_parse, self._log.schemas, state, unread)) if unread else {}
+        return Found(schemas, newest)
+
+
+def _newest_id(state: RegistryState, subject: str) -> int | None:
+    versions = state.active(subject)
+    return versions[max(versions)].schema_id if versions else None
+
+
+def _parse(schemas: ParsedSchemas, state: RegistryState, ids: Iterable[int]) -> dict[int, Parsed]:
+    """Return the parsed schemas of those ids that the registry has."""
+    parsed = {}
+    for schema_id in ids:
+        if schema_id in state.schemas:
+            try:
+                parsed[schema_id] = schemas.stored(state, schema_id)
+            except RegistryError:
+                continue
+    return parsed
