@@ -228,6 +228,14 @@ def mirrors(facts: Facts) -> Iterator[Finding]:
                 "Raise the retention at the source until the mirror has caught up.",
                 status,
             )
+        if mirror.refused:
+            yield Finding(
+                Severity.warning,
+                f"{mirror.refused:,} records do not fit the columns of topic {mirror.topic}",
+                "Readers of this topic pass over these records; they are kept beside it.",
+                "Look at the reasons; add columns, or mend the producer. Retry the records after the promotion.",
+                quoted("sparklog", "refused", "list", mirror.topic),
+            )
         if mirror.paused:
             yield Finding(
                 Severity.warning,

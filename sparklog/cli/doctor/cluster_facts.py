@@ -156,7 +156,7 @@ class ClusterLook:
 
     def _mirrors(self, admin: Admin, topics: Iterable[TopicDescription]) -> tuple[MirrorFacts, ...]:
         """Return the facts about mirrored topics, from the workers' reports: this machine may not reach the sources."""
-        names = [topic.name for topic in topics if topic.setting("mirror.name")]
+        names = [t.name for t in topics if t.setting("mirror.name") and not t.setting("mirror.refused.of")]
         if not names:
             return ()
         chosen = self._limit("mirrored topics", names, MIRRORED_TOPICS_MAX)
@@ -171,6 +171,7 @@ class ClusterLook:
                 sum(max(0, p.lag) for p in topic.partitions),
                 max((p.lag_seconds for p in topic.partitions), default=0.0),
                 sum(p.lost for p in topic.partitions),
+                sum(p.refused for p in topic.partitions),
             )
             for mirror in mirrors or ()
             for topic in mirror.topics

@@ -105,6 +105,8 @@ class MirrorFacts(NamedTuple):
     """Seconds since the topic had all records of the source; -1: unknown."""
     lost: int = 0
     """Number of offsets that the source had deleted before the mirror read them."""
+    refused: int = 0
+    """Number of records that did not fit the columns of a typed topic."""
 
 
 class ClusterFacts(NamedTuple):

@@ -213,6 +213,7 @@ CASES = (
     Case("mirrors", cluster(mirrors=(MirrorFacts("old", "trips", has_worker=False),)), W, "no mirror worker"),
     Case("mirrors", cluster(mirrors=(MirrorFacts("old", "trips", lag=7, behind_s=301.0),)), W, "7 offsets are missing"),
     Case("mirrors", cluster(mirrors=(MirrorFacts("old", "trips", lost=1_234),)), W, "deleted 1,234 offsets"),
+    Case("mirrors", cluster(mirrors=(MirrorFacts("old", "trips", refused=1_234),)), W, "1,234 records do not fit"),
     Case("mirrors", cluster(mirrors=(MirrorFacts("old", "trips", lag=7, behind_s=30.0),)), None),
     Case("messages-beyond-frames", cluster(topics=(replace(TOPIC, configs={"max.message.bytes": 100 << 20}),)), W, "104,857,600"),
     Case("messages-beyond-frames", cluster(topics=(replace(TOPIC, configs={"max.message.bytes": 99 << 20}),)), None),
