@@ -17,6 +17,7 @@ _LISTING = re.compile(
     r"|show\s+(?:columns|fields)\s+(?:from|in)\s+(?:[^\W\d]\w*|\"[^\"]+\"))",
     re.IGNORECASE,
 )
+_DESCRIBE = re.compile(r"\s*(?:describe|desc)\s+(?P<table>[^\W\d]\w*|\"(?:[^\"]|\"\")+\")\s*;?\s*", re.IGNORECASE)
 _BEGINS_A_QUERY = ("select", "with", "from", "values", "table")
 _TOKEN = re.compile(
     r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/|\$\$.*?\$\$|(?P<word>[^\W\d]\w*)", re.DOTALL
@@ -48,6 +49,17 @@ def in_this_dialect(query: str) -> str:
     """Return DESCRIBE for a statement such as SHOW COLUMNS FROM, which DuckDB lacks; any other text unchanged."""
     match = _COLUMN_LIST.fullmatch(query)
     return query if match is None else f"DESCRIBE {match['table']}"
+
+
+def is_description(query: str) -> bool:
+    """Return True if a statement is DESCRIBE with the name of a table."""
+    match = _DESCRIBE.fullmatch(query)
+    return match is not None and match["table"].lower() not in _BEGINS_A_QUERY
+
+
+def with_extra(query: str, extra: str) -> str:
+    """Return a DESCRIBE that has `extra` in its column of this name."""
+    return f"SELECT * REPLACE ({literal(extra)} AS extra) FROM ({query.strip().rstrip(';')})"
 
 
 def words_of(query: str) -> frozenset[str]:

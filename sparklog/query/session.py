@@ -37,8 +37,18 @@ from sparklog.errors import (
     QueryCancelledError,
     SparklogError,
 )
+from sparklog.kafka.values.schemas import value_subject
 from sparklog.query.calls import CALLS
-from sparklog.query.dialect import in_this_dialect, is_table_list, quote_hint, table_list, with_quotes, words_of
+from sparklog.query.dialect import (
+    in_this_dialect,
+    is_description,
+    is_table_list,
+    quote_hint,
+    table_list,
+    with_extra,
+    with_quotes,
+    words_of,
+)
 from sparklog.query.exact_values import with_exact_values
 from sparklog.query.explain import ADVICE, explained
 from sparklog.query.names import literal, quoted, topics_named
@@ -389,6 +399,8 @@ class SqlSession:
             for topic in named:
                 self._bind(topic)
             self._bind_latest(query, named)
+            if named and is_description(query) and self._cluster.topic(named[0]).value_format != "json":
+                query = with_extra(query, f"subject {value_subject(named[0])}")
             if kind == "TRANSACTION":
                 self._in_transaction = _END.match(query) is None
             bounded = self._run_bounded(query, named) if kind == "SELECT" and not self._in_transaction else None

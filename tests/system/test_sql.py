@@ -62,6 +62,12 @@ def answer(session: SqlSession, query: str) -> list[tuple[Any, ...]]:
         return [tuple(row.values()) for row in result.read_all().to_pylist()]
 
 
+def test_a_description_has_the_subject_of_the_topics_schemas(session: SqlSession, admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, schema="id INT", configs={"kafka.value.format": "avro"})
+    rows = answer(session, f'DESCRIBE "{topic}"')
+    assert [row[-1] for row in rows if row[0] == "id"] == [f"subject {topic}-value"]
+
+
 def test_a_topic_is_a_table(broker: LocalBroker, trips: str) -> None:
     table = sparklog.sql(broker.bootstrap_servers, f"FROM {trips} ORDER BY ALL")
     assert table.schema.names == ["_partition", "_offset", "_timestamp", "zone", "minutes"]

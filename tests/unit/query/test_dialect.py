@@ -10,9 +10,11 @@ from sparklog.cli.sql.script import parts_of
 from sparklog.cli.sql.shell import command_of, is_complete
 from sparklog.query.dialect import (
     in_this_dialect,
+    is_description,
     is_table_list,
     quote_hint,
     table_list,
+    with_extra,
     with_quotes,
     words_of,
 )
@@ -95,3 +97,11 @@ def test_commands_among_statements() -> None:
     assert command_of("EXIT ;") == ".quit"
     assert command_of("exits") == "exits"
     assert is_complete("exit") and is_complete("help") and not is_complete("select")
+
+
+def test_descriptions_of_a_table() -> None:
+    for query in ("DESCRIBE t", ' desc "a b" ;'):
+        assert is_description(query)
+    for query in ("DESCRIBE", "DESCRIBE SELECT 1", "desc FROM t", "SELECT 1"):
+        assert not is_description(query)
+    assert with_extra("DESCRIBE t;", "it's") == "SELECT * REPLACE ('it''s' AS extra) FROM (DESCRIBE t)"
