@@ -8,6 +8,7 @@ them are safe; a crash loses any part of the unsafe ones.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -104,6 +105,7 @@ class World:
         self.answers: list[Answer] = []
         self.open_transactions: dict[int, bool] = {}
         self.resets: set[TopicPartition] = set()
+        self.reserved_until_ms = 0
 
     def _load(self) -> GroupCoordinator:
         made = GroupCoordinator(GroupConfig(), self.topics, self.safeguards)
@@ -160,13 +162,23 @@ class World:
         if not keep:
             del self.requests[index]
         response: m.GroupHeartbeatResponse | SparklogError
+        is_closed = self.reserved_until_ms > self.now_ms and not self.coordinator.describe(GROUP).members
         try:
             response, records = self.coordinator.heartbeat(request, "h", self.now_ms, self.now_ms)
             self._append(records)
         except SparklogError as e:
             response = e
+        assert not (is_closed and self.coordinator.describe(GROUP).members), "a member has joined a reserved group"
         self.answers.append(Answer(client, request.sequence, len(self.log), response))
         self.check_owners()
+
+    def reserve(self, ms: int) -> None:
+        """The gateway reserves the group for its classic members; 0: it has none any more."""
+        with suppress(SparklogError):
+            self.coordinator.heartbeat(
+                m.GroupHeartbeatRequest(GROUP, "gateway", -1, reserve_ms=ms), "h", self.now_ms, self.now_ms
+            )
+        self.reserved_until_ms = self.now_ms + ms
 
     def deliver_commit(self, index: int, *, keep: bool) -> None:
         client, request = self.commits[index]
@@ -215,6 +227,7 @@ class World:
         del self.log[max(self.safe, len(self.log) - lost) :]
         self.safe = len(self.log)
         self.requests, self.commits, self.answers = [], [], []
+        self.reserved_until_ms = 0  # the gateway renews it
         self.coordinator = self._load()
         self.check_restart()
 

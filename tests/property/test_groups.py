@@ -120,6 +120,10 @@ class Groups(RuleBasedStateMachine):
     def pass_time(self, ms: int) -> None:
         self.world.pass_time(ms)
 
+    @rule(ms=st.sampled_from([0, 500, 3000]))
+    def reserve(self, ms: int) -> None:
+        self.world.reserve(ms)
+
     @rule(lost=st.integers(0, 4))
     def crash(self, lost: int) -> None:
         self.world.crash(lost)
@@ -241,6 +245,7 @@ def walk(seed: int, safeguards: Safeguards, steps: int = 60) -> None:
             "leave": alive,
             "crash": 0.5,
             "change_topics": 0.5,
+            "reserve": 0.3,
         }
         step = rng.choices(list(weights), list(weights.values()))[0]
         if step == "join":
@@ -249,6 +254,8 @@ def walk(seed: int, safeguards: Safeguards, steps: int = 60) -> None:
             getattr(machine, step)(i, yes)
         elif step == "commit":
             machine.commit(i, j, rng.randrange(4), yes)
+        elif step == "reserve":
+            machine.reserve(rng.choice([0, 500, 3000]))
         elif step == "pass_time":
             machine.pass_time(rng.choice([100, 600, 1100]))
         elif step == "crash":
