@@ -91,11 +91,6 @@ def branch_of(union: AvroType) -> AvroType:
     return next((one for one in union.inner if one.kind != "null"), union.inner[0])
 
 
-def has_null(kind: AvroType) -> bool:
-    """Return True if null is a value of the type."""
-    return kind.kind == "null" or (kind.kind == "union" and any(one.kind == "null" for one in kind.inner))
-
-
 class AvroReader:
     """Decoder of some records."""
 
