@@ -106,6 +106,7 @@ HINTS: dict[type[SparklogError], str] = {
     errors.InvalidQueryError: "`.tables` and `.schema TOPIC` in `sparklog sql` show topics and columns; a name that is no identifier stands in double quotes",
     errors.QueryResultTooLargeError: "add a LIMIT, take fewer columns, or raise the limit that the message names",
     errors.QueryCancelledError: "run it again",
+    errors.InvalidRegularExpressionError: "write the expression in the syntax of RE2, without look-around and back-references, or name the topics",
     errors.CommitFailedError: "the partitions' new owners read the records again; poll more often or raise `max.poll.interval.ms`",
 }
 
