@@ -323,6 +323,9 @@ class Session:
             self._stream.close()
         except (OSError, TimeoutError):
             self._stream.close()
+        except Exception:  # a client without an answer would wait until its own timeout
+            log.exception("%s: the gateway failed at a PRODUCE request; disconnecting", self.peer_host)
+            self._stream.close()
 
     async def _answer(
         self, served: ServedApi | None, head: RequestHead, received: HeldRequest, before: asyncio.Task[None] | None

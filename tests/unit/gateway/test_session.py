@@ -135,6 +135,18 @@ def test_a_defect_ends_one_connection(caplog: Any) -> None:
     assert "the gateway failed" in caplog.text
 
 
+def test_a_defect_at_a_produce_request_ends_its_connection(caplog: Any) -> None:
+    async def body(server: GatewayServer, gateway: Gateway, connect: Any) -> None:
+        reader, writer = await connect()
+        writer.write(framed(struct.pack(">hhih", 0, 3, 7, -1) + b"\xff\xff\0\1" + bytes(8)))
+        assert await asyncio.wait_for(answer(reader), 30) == b""
+        writer.close()
+
+    apis = {0: ServedApi(Api("Produce", 0, 3, 12), failing)}
+    with_apis(body, apis, Limits(), SecurityProtocol.PLAINTEXT)
+    assert "the gateway failed at a PRODUCE request" in caplog.text
+
+
 def test_a_waiting_request_ends_with_its_connection() -> None:
     async def body(server: GatewayServer, connect: Any) -> None:
         _, writer = await connect()
