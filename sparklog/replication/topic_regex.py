@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sparklog.errors import InvalidRegularExpressionError
 from sparklog.protocol.group_messages import REGEX_CHARS_MAX
@@ -19,6 +18,8 @@ from sparklog.types import INTERNAL_TOPICS
 def matching_topics(regex: str, names: Iterable[str]) -> list[str]:
     """Return the names that the whole expression matches, without internal topics, sorted. Raises
     InvalidRegularExpressionError."""
+    import pyarrow.compute as pc  # late: 10 MB that an idle broker does without
+
     check_regex(regex)
     candidates = pa.array(sorted(set(names) - INTERNAL_TOPICS), pa.string())
     return list(candidates.filter(pc.match_substring_regex(candidates, pattern=rf"\A(?:{regex})\z")).to_pylist())
@@ -26,6 +27,8 @@ def matching_topics(regex: str, names: Iterable[str]) -> list[str]:
 
 def check_regex(regex: str) -> None:
     """Raise InvalidRegularExpressionError for a text that is no expression of RE2, or that is too long."""
+    import pyarrow.compute as pc
+
     if len(regex) > REGEX_CHARS_MAX:
         raise InvalidRegularExpressionError(
             f"a regular expression of {len(regex)} characters; at most {REGEX_CHARS_MAX} are allowed"

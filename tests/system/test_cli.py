@@ -337,13 +337,14 @@ def test_broker_command(tmp_path: Path) -> None:
     ) as process:
         assert process.stdout
         line = process.stdout.readline()
-        assert line.startswith("listening on 127.0.0.1:")
         modules = Path(f"/proc/{process.pid}/maps")
-        if modules.exists():
-            # neither compute kernels nor anything for the terminal belongs into an idle broker
-            assert "_compute.cpython" not in modules.read_text()
+        loaded = modules.read_text() if modules.exists() else ""
         process.send_signal(signal.SIGTERM)
         out, _ = process.communicate(timeout=30)
+    assert line.startswith("listening on 127.0.0.1:")
+    assert "_compute.cpython" not in loaded, (
+        "an idle broker needs neither compute kernels nor anything for the terminal"
+    )
     assert (process.returncode, out) == (0, "")
     assert (tmp_path / "data" / "clean-shutdown").exists()
 
