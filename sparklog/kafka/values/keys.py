@@ -31,7 +31,6 @@ SHOWN_BYTES_MAX = 200
 """Largest number of bytes of a key that an error shows."""
 Parse = Callable[[Any, pa.Schema, str], pa.RecordBatch]
 """Function that parses values into rows of a schema; the text is the topic's name. Raises InvalidRecordError."""
-_NO_COLUMNS = pa.scalar(b"{}", pa.binary())
 
 
 class RowForm(Protocol):
@@ -68,7 +67,7 @@ def values_to_parse(keys: Any, values: Any, topic: RowForm) -> Any:
                     for i in refused
                 }
             )
-    return pc.if_else(tombstones, _NO_COLUMNS, values)
+    return pc.if_else(tombstones, pa.scalar(b"{}", pa.binary()), values)  # a scalar imports pandas
 
 
 def with_keys(rows: pa.RecordBatch, keys: Any, topic: RowForm, parse: Parse) -> pa.RecordBatch:
