@@ -913,6 +913,7 @@ class Admin:
         groups=arg.optional(arg.text),
         source_config=arg.optional(arg.text),
         value_format=arg.optional(arg.text),
+        columns=arg.optional(arg.mapping(arg.text, arg.anything)),
         key_columns=arg.optional(arg.mapping(arg.text, arg.texts)),
         drop_headers=arg.flag,
         refused_max=arg.optional(arg.whole(-1)),
