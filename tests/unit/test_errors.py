@@ -62,6 +62,7 @@ TABLE = {
     49: ("UnsupportedAssignorError", "UNSUPPORTED_ASSIGNOR", False),
     50: ("InvalidGroupIdError", "INVALID_GROUP_ID", False),
     51: ("CommitFailedError", "COMMIT_FAILED", False),
+    52: ("InvalidRegularExpressionError", "INVALID_REGULAR_EXPRESSION", False),
     60: ("RemoteStorageError", "REMOTE_STORAGE", True),
     61: ("InvalidTimestampError", "INVALID_TIMESTAMP", False),
     70: ("SerializationError", "SERIALIZATION", False),
