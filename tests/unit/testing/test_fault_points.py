@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.campaigns.torture.broker_steps import ADD_PARTITIONS_STEPS, BROKER_STEPS
 from tests.campaigns.torture.client_steps import CLIENT_STEPS, SINK_STEPS
 from tests.campaigns.torture.lake_campaign import STEPS as LAKE_STEPS
-from tests.support.mirror_steps import MIRROR_STEPS
+from tests.support.mirror_steps import MIRROR_STEPS, REFUSED_STEPS
 
 BEFORE_MERGE = "lake.before-merge"
 """tests/system/test_lake.py changes the table there."""
@@ -30,5 +30,13 @@ def test_the_document_names_the_steps_of_the_code() -> None:
 
 
 def test_every_step_is_tried() -> None:
-    tried = {*SINK_STEPS, *BROKER_STEPS, *ADD_PARTITIONS_STEPS, *LAKE_STEPS, *MIRROR_STEPS, BEFORE_MERGE}
+    tried = {
+        *SINK_STEPS,
+        *BROKER_STEPS,
+        *ADD_PARTITIONS_STEPS,
+        *LAKE_STEPS,
+        *MIRROR_STEPS,
+        *REFUSED_STEPS,
+        BEFORE_MERGE,
+    }
     assert in_the_code() == tried.union(*CLIENT_STEPS.values())
