@@ -9,7 +9,15 @@ import typer
 
 from sparklog.cli import completion
 from sparklog.cli.client_command import client_security
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_admin, parse_list, timeout_ms
+from sparklog.cli.options import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    TableFormat,
+    TopicName,
+    open_admin,
+    parse_list,
+    timeout_ms,
+)
 
 if TYPE_CHECKING:
     from sparklog.client.admin.admin import Admin
@@ -23,13 +31,6 @@ class Mode(StrEnum):
 
     append = "append"
     upsert = "upsert"
-
-
-class LakeFormat(StrEnum):
-    """The output formats of `status` and `verify`."""
-
-    table = "table"
-    json = "json"
 
 
 _ENABLE_EPILOG = """\
@@ -151,7 +152,7 @@ def status(
     topic: Annotated[
         str | None, typer.Argument(help="The topic's name; all with a table if none.", autocompletion=completion.topics)
     ] = None,
-    format: Annotated[LakeFormat, typer.Option(help="Output format.")] = LakeFormat.table,
+    format: Annotated[TableFormat, typer.Option(help="Output format.")] = TableFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show the progress of the Delta tables: offsets, lag, files, the last commit, errors."""
@@ -159,7 +160,7 @@ def status(
 
     with open_admin(bootstrap_servers) as admin:
         lakes = [admin.describe_lake(name) for name in _names(admin, topic)]
-    if format is LakeFormat.json:
+    if format is TableFormat.json:
         import json
 
         shown = [_as_json(one) for one in lakes]
@@ -252,7 +253,7 @@ def _time(timestamp_ms: int) -> str:
 def verify(
     topic: TopicName,
     full: Annotated[bool, typer.Option("--full", help="Read every file whole and compare its checksums.")] = False,
-    format: Annotated[LakeFormat, typer.Option(help="Output format.")] = LakeFormat.table,
+    format: Annotated[TableFormat, typer.Option(help="Output format.")] = TableFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Check that the table has every offset once, all its files and true statistics. Exit status 1 if not."""
@@ -260,7 +261,7 @@ def verify(
 
     with open_admin(bootstrap_servers) as admin:
         report = verify_lake(admin, topic, full=full)
-    if format is LakeFormat.json:
+    if format is TableFormat.json:
         import json
         from dataclasses import asdict
 

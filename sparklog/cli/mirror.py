@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparklog.cli.client_command import client_security
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, timeout_ms
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TableFormat, open_admin, timeout_ms
 
 if TYPE_CHECKING:
     from sparklog.client.admin.admin import Admin
@@ -21,13 +21,6 @@ app = typer.Typer(help="Mirror topics of a Kafka cluster, with the same offsets.
 REASON_CHARS_MAX = 1_000
 ALL_TOPICS = ".*"
 MirrorName = Annotated[str, typer.Argument(help="The mirror's name.")]
-
-
-class MirrorFormat(StrEnum):
-    """The output formats of `status`, `verify` and `create --dry-run`."""
-
-    table = "table"
-    json = "json"
 
 
 class ValueFormat(StrEnum):
@@ -108,7 +101,7 @@ def create(
     refused_max: RefusedMax = None,
     throttle: Throttle = None,
     dry_run: DryRun = False,
-    format: Annotated[MirrorFormat, typer.Option(help="Output format of --dry-run.")] = MirrorFormat.table,
+    format: Annotated[TableFormat, typer.Option(help="Output format of --dry-run.")] = TableFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Create the topics of a Kafka cluster here, for a mirror worker that fills them."""
@@ -136,7 +129,7 @@ def create(
     )
 
 
-def _plan(admin: Admin, name: str, options: dict[str, Any], format: MirrorFormat) -> None:
+def _plan(admin: Admin, name: str, options: dict[str, Any], format: TableFormat) -> None:
     """Ask the source, and print the topics that the mirror would create."""
     from sparklog.client.admin.mirror_admin import mirror_definition, open_source, plan_mirror
     from sparklog.client.admin.mirror_estimate import estimate_mirror
@@ -169,7 +162,7 @@ def _by_pattern(text: str) -> tuple[str, str]:
     return (pattern, rest) if mark and not re.search(r"[`\s]", pattern) else (ALL_TOPICS, text)
 
 
-def _print_plan(plan: MirrorPlan, estimate: MirrorEstimate, format: MirrorFormat) -> None:
+def _print_plan(plan: MirrorPlan, estimate: MirrorEstimate, format: TableFormat) -> None:
     from sparklog.cli import console
     from sparklog.cli.printing import duration, printable
     from sparklog.settings import MIRROR_PREFIX
@@ -184,7 +177,7 @@ def _print_plan(plan: MirrorPlan, estimate: MirrorEstimate, format: MirrorFormat
         )
         for topic in plan.topics
     ]
-    if format is MirrorFormat.json:
+    if format is TableFormat.json:
         import json
 
         keys = ("topic", "partitions", "records", "bytes", "configs", "remarks")
@@ -226,7 +219,7 @@ them. *refused* records did not fit the columns of a typed topic. If the source 
 @app.command("status", epilog=_STATUS_EPILOG)
 def status(
     name: Annotated[str | None, typer.Argument(help="The mirror's name; all mirrors if none.")] = None,
-    format: Annotated[MirrorFormat, typer.Option(help="Output format.")] = MirrorFormat.table,
+    format: Annotated[TableFormat, typer.Option(help="Output format.")] = TableFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show the progress of mirrors: offsets, lag, lost offsets, pauses."""
@@ -238,7 +231,7 @@ def status(
         mirrors = [mirror for mirror in admin.describe_mirrors() if name in (None, mirror.name)]
     if name is not None and not mirrors:
         raise InvalidConfigError(f"there is no mirror {name!r}, or all its topics are promoted")
-    if format is MirrorFormat.json:
+    if format is TableFormat.json:
         import json
         from dataclasses import asdict
 
@@ -249,7 +242,7 @@ def status(
             "there is no mirror; `sparklog mirror create NAME --source URL --topics PATTERN` creates one",
             file=sys.stderr,
         )
-    for mirror in mirrors if format is MirrorFormat.table else ():
+    for mirror in mirrors if format is TableFormat.table else ():
         _print_mirror(mirror)
 
 
@@ -368,7 +361,7 @@ records of both sides are compared.
 def verify(
     name: MirrorName,
     sample: Annotated[str, typer.Option(metavar="PERCENT", help="Part of the offsets to compare.")] = "100%",
-    format: Annotated[MirrorFormat, typer.Option(help="Output format.")] = MirrorFormat.table,
+    format: Annotated[TableFormat, typer.Option(help="Output format.")] = TableFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Compare keys, values, headers and times with the source, offset by offset. Exit status 1 for a difference."""
@@ -379,7 +372,7 @@ def verify(
     report = verify_mirror(
         cluster(bootstrap_servers, client_security()), name, share=_share(sample), timeout_ms=timeout_ms()
     )
-    if format is MirrorFormat.json:
+    if format is TableFormat.json:
         import json
         from dataclasses import asdict
 

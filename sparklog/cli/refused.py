@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sparklog.cli.client_command import client_security
-from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TopicName, open_admin, timeout_ms
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TableFormat, TopicName, open_admin, timeout_ms
 
 if TYPE_CHECKING:
     from sparklog.client.admin.admin import Admin
@@ -18,13 +17,6 @@ app = typer.Typer(help="Show and retry records that did not fit a typed topic.",
 
 TEXT_CHARS_MAX = 60
 REASON_CHARS_MAX = 1_000
-
-
-class RefusedFormat(StrEnum):
-    """The output formats of `list` and `show`."""
-
-    table = "table"
-    json = "json"
 
 
 def _records(admin: Admin, bootstrap_servers: str, topic: str) -> RefusedRecords:
@@ -50,7 +42,7 @@ The rows of `orders.refused` can also be read with Spark and SQL, as those of ea
 def list_(
     topic: Annotated[str | None, typer.Argument(help="Typed topic; all topics if none.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Largest number of records to show.")] = 20,
-    format: Annotated[RefusedFormat, typer.Option(help="Output format.")] = RefusedFormat.table,
+    format: Annotated[TableFormat, typer.Option(help="Output format.")] = TableFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """List refused records that are not retried yet, or the topics that have some."""
@@ -64,7 +56,7 @@ def list_(
             total += rows.num_rows
             if len(shown) < limit:
                 shown += rows.slice(0, limit - len(shown)).to_pylist()
-    if format is RefusedFormat.json:
+    if format is TableFormat.json:
         for record in shown:
             print(_json(record))
         return
@@ -85,7 +77,7 @@ def list_(
     print(f"{topic}: {_count(total, 'is|are')} refused")
 
 
-def _list_topics(admin: Admin, bootstrap_servers: str, format: RefusedFormat) -> None:
+def _list_topics(admin: Admin, bootstrap_servers: str, format: TableFormat) -> None:
     from sparklog.cli import console
     from sparklog.client.net.cluster import cluster
     from sparklog.client.refused import refused_topics
@@ -94,7 +86,7 @@ def _list_topics(admin: Admin, bootstrap_servers: str, format: RefusedFormat) ->
     counts = {
         topic: sum(rows.num_rows for rows in _records(admin, bootstrap_servers, topic).waiting()) for topic in topics
     }
-    if format is RefusedFormat.json:
+    if format is TableFormat.json:
         import json
 
         print(json.dumps(counts))
@@ -110,13 +102,13 @@ def show(
     topic: TopicName,
     partition: Annotated[int, typer.Argument(help="Partition of the record.")],
     offset: Annotated[int, typer.Argument(help="Offset of the record.")],
-    format: Annotated[RefusedFormat, typer.Option(help="Output format.")] = RefusedFormat.table,
+    format: Annotated[TableFormat, typer.Option(help="Output format.")] = TableFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show a refused record whole, with the reason."""
     with open_admin(bootstrap_servers) as admin:
         record = _records(admin, bootstrap_servers, topic).find(partition, offset)
-    if format is RefusedFormat.json:
+    if format is TableFormat.json:
         print(_json(record))
         return
     print(f"place    {topic}, partition {partition}, offset {offset}")
@@ -138,7 +130,8 @@ _RETRY_EPILOG = """\
 `sparklog refused retry orders`
 
 Records that fit the present columns become rows at the end of their partition, each once, also if the command is
-killed. The others remain refused, with their new reasons. A retried record is the newest one of its key. A topic of a mirror can be retried after its promotion.
+killed. The others remain refused, with their new reasons. A retried record is the newest one of its key. A topic of a
+mirror can be retried after its promotion.
 """
 
 
