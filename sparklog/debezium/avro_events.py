@@ -9,24 +9,21 @@ meaning. Values are read without their logical types: a decimal as its bytes, a 
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from sparklog.debezium.forms import DEPTH_MAX, Form, row_forms, struct_forms
-from sparklog.errors import DeserializationError, InvalidConfigError
+from sparklog.debezium.forms import Form, row_forms, struct_forms
+from sparklog.errors import DeserializationError
+from sparklog.kafka.schemas.avro import parse_avro
+from sparklog.kafka.schemas.errors import RegistryError
+from sparklog.kafka.values.avro_scalar import AvroValueError, scalar_decoder
 
-MAGIC = b"\0"
 HEAD_BYTES = 5
 """Size of the zero byte and the id."""
 SCHEMAS_KEPT_MAX = 1_000
 FIELDS_MAX = 20_000
 """Largest number of fields of a schema at all levels."""
-LEVELS_MAX = 4 * DEPTH_MAX
-"""Largest depth of a schema's JSON: a level of types has up to four of them."""
-_UNREADABLE = (EOFError, IndexError, KeyError, OverflowError, RecursionError, StopIteration, TypeError, ValueError)
-"""Exceptions with which fastavro ends at bytes that do not fit the schema."""
 _LITERALS = {
     "boolean": "boolean",
     "int": "int32",
@@ -67,10 +64,10 @@ SchemaOf = Callable[[int], RegisteredSchema]
 class _Decoder(NamedTuple):
     """A schema that is ready to read records."""
 
-    parsed: Any
-    """The schema in fastavro's form, without logical types; None for JSON."""
-    connect: Mapping[str, Any]
-    """The schema of Kafka Connect."""
+    decode: Callable[[bytes], Any] | None
+    """Function of the Avro binary; it raises AvroValueError. None for JSON."""
+    forms: Mapping[str, Form] | None
+    """Forms of the row or, for a key, of its columns; None if the schema does not name them."""
 
 
 class FramedRecords:
@@ -78,7 +75,7 @@ class FramedRecords:
 
     def __init__(self, schema_of: SchemaOf) -> None:
         self._schema_of = schema_of
-        self._decoders: dict[int, _Decoder] = {}
+        self._decoders: dict[tuple[int, bool], _Decoder] = {}
 
     def payload(self, record: bytes, *, is_key: bool) -> tuple[Any, Mapping[str, Form] | None]:
         """Return the payload of a record, and the forms of its row or, for a key, of its columns; None if the schema
@@ -87,71 +84,38 @@ class FramedRecords:
         if len(record) < HEAD_BYTES:
             raise DeserializationError(f"{record!r:.80} ends within the schema's id, which has 4 bytes")
         schema_id = int.from_bytes(record[1:HEAD_BYTES], "big")
-        if schema_id not in self._decoders:
+        decoder = self._decoders.get((schema_id, is_key))
+        if decoder is None:
             if len(self._decoders) >= SCHEMAS_KEPT_MAX:
                 self._decoders.clear()
-            self._decoders[schema_id] = _decoder(self._schema_of(schema_id), schema_id)
-        decoder = self._decoders[schema_id]
-        if decoder.parsed is None:
+            decoder = self._decoders[schema_id, is_key] = _decoder(self._schema_of(schema_id), schema_id, is_key)
+        if decoder.decode is None:
             return record[HEAD_BYTES:], None
-        is_struct = decoder.connect.get("type") == "struct"
-        forms = (struct_forms if is_key else row_forms)(decoder.connect) if is_struct else None
-        return _decoded(record, decoder.parsed, schema_id), forms
+        try:
+            return decoder.decode(record[HEAD_BYTES:]), decoder.forms
+        except AvroValueError as e:
+            raise DeserializationError(f"{record!r:.80} does not fit the Avro schema {schema_id}: {e}") from e
 
 
-def _decoded(record: bytes, parsed: Any, schema_id: int) -> Any:
-    import fastavro
-
-    stream = io.BytesIO(record)
-    stream.seek(HEAD_BYTES)
-    try:
-        value = fastavro.schemaless_reader(stream, parsed, None)
-    except _UNREADABLE as e:
-        raise DeserializationError(
-            f"{record!r:.80} does not fit the Avro schema {schema_id}: {e or 'it is cut'}"
-        ) from e
-    if stream.tell() != len(record):
-        raise DeserializationError(
-            f"{record!r:.80} has {len(record) - stream.tell()} bytes more than a record of the Avro schema {schema_id}"
-        )
-    return value
-
-
-def _decoder(schema: RegisteredSchema, schema_id: int) -> _Decoder:
-    """Return the decoder of a schema. Raises DeserializationError; InvalidConfigError: fastavro is not installed."""
+def _decoder(schema: RegisteredSchema, schema_id: int, is_key: bool) -> _Decoder:
+    """Return the decoder of a schema. Raises DeserializationError."""
     if schema.type == "JSON":
-        return _Decoder(None, {})
+        return _Decoder(None, None)
     if schema.type != "AVRO":
         raise DeserializationError(
             f"schema {schema_id} has the type {schema.type}: use Avro or JSON for Debezium's events"
         )
     try:
-        import fastavro
-    except ImportError as e:
-        raise InvalidConfigError("events in Avro need the package fastavro: pip install 'sparklog[avro]'") from e
-    try:
-        avro = json.loads(schema.text)
-        connect = _Translation(schema_id).connect(avro, "", 0)
-        parsed = fastavro.parse_schema(_without_logical_types(avro))
-    except (fastavro.schema.SchemaParseException, RecursionError, TypeError, ValueError) as e:
+        parsed = parse_avro(schema.text)
+    except RegistryError as e:
         raise DeserializationError(f"schema {schema_id} is no Avro schema: {e}") from e
-    return _Decoder(parsed, connect)
-
-
-def _without_logical_types(schema: Any) -> Any:
-    """Return the schema with plain values, which Kafka Connect's schema describes."""
-    if isinstance(schema, Mapping):
-        kept = {"name", "namespace", "type", "fields", "items", "values", "symbols", "size", "aliases"}
-        return {
-            k: _without_logical_types(v) if k in ("type", "fields", "items", "values") else v
-            for k, v in schema.items()
-            if k in kept
-        }
-    return [_without_logical_types(part) for part in schema] if isinstance(schema, list) else schema
+    connect = _Translation(schema_id).connect(json.loads(schema.text), "")  # it refuses circles
+    forms = (struct_forms if is_key else row_forms)(connect) if connect.get("type") == "struct" else None
+    return _Decoder(scalar_decoder(parsed.type), forms)
 
 
 class _Translation:
-    """Translation of one Avro schema into a schema of Kafka Connect."""
+    """Translation of one Avro schema, which `parse_avro` has accepted, into a schema of Kafka Connect."""
 
     def __init__(self, schema_id: int) -> None:
         self._id = schema_id
@@ -160,34 +124,26 @@ class _Translation:
         self._fields = 0
         """Number of fields so far. A type counts at each use."""
 
-    def connect(self, schema: Any, namespace: str, depth: int) -> dict[str, Any]:
+    def connect(self, schema: Any, namespace: str) -> dict[str, Any]:
         """Return the schema of Kafka Connect. Raises DeserializationError."""
-        if depth > LEVELS_MAX:
-            raise self._bad(schema, f"types are at most {DEPTH_MAX} levels deep")
         if isinstance(schema, list):
-            return self._union(schema, namespace, depth)
+            return self._union(schema, namespace)
         if isinstance(schema, str):
             return {"type": _LITERALS[schema]} if schema in _LITERALS else self._reference(schema, namespace)
-        if not isinstance(schema, Mapping):
-            raise self._bad(schema, "a schema is an object, a list or a name")
         kind = schema.get("type")
         if kind == "record":
-            return self._record(schema, namespace, depth)
+            return self._record(schema, namespace)
         if kind in ("enum", "fixed"):
-            if kind == "fixed" and not schema.get("size"):
-                raise self._bad(schema, "a fixed type has at least one byte")
             plain = {"type": "string" if kind == "enum" else "bytes"} | _attributes(schema)
             self._named[_full_name(schema, namespace)[0]] = plain, 0
             return plain
         if kind == "array":
-            items = self.connect(schema.get("items"), namespace, depth + 1)
-            if _is_empty(items):
-                raise self._bad(schema, "an element of an array has at least one byte")
+            items = self.connect(schema["items"], namespace)
             return {"type": "array", "items": items} | _attributes(schema)
         if kind == "map":
-            values = self.connect(schema.get("values"), namespace, depth + 1)
+            values = self.connect(schema["values"], namespace)
             return {"type": "map", "keys": {"type": "string"}, "values": values} | _attributes(schema)
-        return self.connect(kind, namespace, depth + 1) | _attributes(schema)
+        return self.connect(kind, namespace) | _attributes(schema)
 
     def _reference(self, name: str, namespace: str) -> dict[str, Any]:
         """Return a named type."""
@@ -198,20 +154,17 @@ class _Translation:
         self._count(fields)
         return dict(connect)
 
-    def _union(self, schema: list[Any], namespace: str, depth: int) -> dict[str, Any]:
+    def _union(self, schema: list[Any], namespace: str) -> dict[str, Any]:
         types = [part for part in schema if part not in ("null", {"type": "null"})]
         if len(types) != 1 or len(schema) > 2:
             raise self._bad(schema, "a union is that of null and one type")
-        return self.connect(types[0], namespace, depth + 1) | {"optional": len(schema) == 2}
+        return self.connect(types[0], namespace) | {"optional": len(schema) == 2}
 
-    def _record(self, schema: Mapping[str, Any], namespace: str, depth: int) -> dict[str, Any]:
+    def _record(self, schema: Mapping[str, Any], namespace: str) -> dict[str, Any]:
         name, inside = _full_name(schema, namespace)
-        fields = schema.get("fields")
-        if not isinstance(fields, list) or not all(isinstance(f, Mapping) for f in fields):
-            raise self._bad(schema, "a record has a list of fields")
-        before = self._fields
+        fields, before = schema["fields"], self._fields
         self._count(len(fields))
-        members = [self.connect(f.get("type"), inside, depth + 1) | {"field": f.get("name")} for f in fields]
+        members = [self.connect(f["type"], inside) | {"field": f["name"]} for f in fields]
         connect = {"type": "struct", "fields": members} | _attributes(schema)
         self._named[name] = connect, self._fields - before
         return dict(connect)
@@ -223,12 +176,6 @@ class _Translation:
 
     def _bad(self, schema: Any, advice: str) -> DeserializationError:
         return DeserializationError(f"the Avro schema {self._id} has {schema!r:.200}: {advice}")
-
-
-def _is_empty(connect: Mapping[str, Any]) -> bool:
-    """True if a value has no byte: then any number of them takes no place in a record."""
-    is_struct = connect["type"] == "struct" and not connect.get("optional")
-    return is_struct and all(map(_is_empty, connect["fields"]))
 
 
 def _full_name(schema: Mapping[str, Any], namespace: str) -> tuple[str, str]:

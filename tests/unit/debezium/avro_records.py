@@ -34,6 +34,7 @@ FIELDS = [
     {"name": "zoned", "type": ["null", connect("string", TIME + "ZonedTimestamp")]},
     {"name": "bits", "type": ["null", connect("bytes", DATA + "Bits")]},
     {"name": "tags", "type": ["null", {"type": "array", "items": ["null", "string"]}]},
+    {"name": "pairs", "type": ["null", {"type": "map", "values": ["null", "string"]}]},
     {"name": "doc", "type": ["null", "string"]},
     {
         "name": "odd",
@@ -87,6 +88,7 @@ def row(number: int, **more: Any) -> dict[str, Any]:
         "zoned": "2024-01-31T10:00:00+02:00",
         "bits": b"\x05",
         "tags": ["a", None],
+        "pairs": {"x": "1", "y": None},
         "doc": "text",
         "odd": {"scale": 3, "value": b"\x01\x00"},
         **more,
