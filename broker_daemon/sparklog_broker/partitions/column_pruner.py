@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import pyarrow as pa
 
 from sparklog.errors import CorruptBatchError, UnknownSchemaError
-from sparklog.format.batch import HEADER_READ_BYTES, BatchHeader, verify_checksum
+from sparklog.format.batch import BatchHeader, verify_checksum
 from sparklog.format.pruned_batch import PrunedBatch, prune_batch
-from sparklog.format.segment import read_header
+from sparklog.log.segments.header_walk import walk_headers
 from sparklog.log.segments.slices import FileSlice
 
 KEPT_BYTES_MAX = 32 * 1024 * 1024
@@ -55,27 +55,17 @@ class ColumnPruner:
         names = tuple(sorted(set(columns)))
         try:
             for file_slice in slices:
-                position, end = file_slice.position, file_slice.position + file_slice.length_bytes
-                while position < end:
-                    try:
-                        head = file_slice.read_part(position, min(HEADER_READ_BYTES, end - position))
-                        header = read_header(file_slice.read_part, position, end, head)
-                    except CorruptBatchError:  # the reader refuses it as in a fetch of all columns
+                for position, header in _batches(file_slice):
+                    if header is None:  # the reader refuses the rest as in a fetch of all columns
+                        end = file_slice.position + file_slice.length_bytes
                         answer.add_range(file_slice, position, end - position)
                         return answer.parts()
                     pruned = None
                     if header.body_length_bytes > WHOLE_BYTES_MAX:
                         pruned = self._pruned(log, file_slice, position, header, names, schema_of)
-                    size_bytes = header.size_bytes if pruned is None else pruned.size_bytes
-                    if not answer.has_room(size_bytes, bytes_max):
+                    if not answer.has_room(header.size_bytes if pruned is None else pruned.size_bytes, bytes_max):
                         return answer.parts()
-                    if pruned is None:
-                        answer.add_range(file_slice, position, header.size_bytes)
-                    else:
-                        answer.add_bytes(pruned.head)
-                        for start, stop in pruned.ranges:
-                            answer.add_range(file_slice, position + start, stop - start)
-                    position += header.size_bytes
+                    answer.add(file_slice, position, header, pruned)
         except BaseException:
             answer.release()
             raise
@@ -115,6 +105,17 @@ class ColumnPruner:
         return pruned
 
 
+def _batches(file_slice: FileSlice) -> Iterator[tuple[int, BatchHeader | None]]:
+    """Yield the batches of a slice with their positions, and at damage its position without a header."""
+    following = file_slice.position
+    try:
+        for position, header in walk_headers(file_slice.read_part, following, following + file_slice.length_bytes):
+            yield position, header
+            following = position + header.size_bytes
+    except CorruptBatchError:
+        yield following, None
+
+
 class _Answer:
     """The parts of an answer. Bytes that follow each other become one part."""
 
@@ -128,6 +129,15 @@ class _Answer:
         """True for the first batch, and for others that fit."""
         fits = self._size_bytes + size_bytes <= bytes_max and self._copied_bytes < COPIED_BYTES_MAX
         return fits or not self._size_bytes
+
+    def add(self, file_slice: FileSlice, position: int, header: BatchHeader, pruned: PrunedBatch | None) -> None:
+        """Add the batch at `position`: pruned, or whole."""
+        if pruned is None:
+            self.add_range(file_slice, position, header.size_bytes)
+            return
+        self.add_bytes(pruned.head)
+        for start, end in pruned.ranges:
+            self.add_range(file_slice, position + start, end - start)
 
     def add_bytes(self, data: bytes) -> None:
         self._bytes.append(data)
