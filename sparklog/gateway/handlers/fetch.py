@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NamedTuple
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import CorruptBatchError, MessageTooLargeError, SparklogError, UnknownSchemaError
@@ -46,6 +47,17 @@ LOADS_MAX = 3
 """Largest number of times that an answer is converted again after missing schemas were loaded."""
 
 _Partition = tuple[str, int]
+
+
+class _Fetched(NamedTuple):
+    """The batches of some partitions, for one client."""
+
+    payloads: dict[_Partition, memoryview]
+    starts: dict[_Partition, int]
+    """Offsets from which the client reads."""
+    has_zstd: bool
+
+
 _Converted = list[Part] | SparklogError
 """The batches of one partition in Kafka's format, or the error that becomes the partition's result."""
 
@@ -252,7 +264,7 @@ async def _convert(
             else:
                 described[key] = state
         if described:
-            await _convert_loaded(session, described, payloads, starts, converted, has_zstd=has_zstd)
+            await _convert_loaded(session, described, _Fetched(payloads, starts, has_zstd), converted)
         remaining = [
             key for key in described if isinstance(converted.get(key), UnknownSchemaError)
         ]  # they have newer schemas
@@ -264,14 +276,11 @@ async def _convert(
 async def _convert_loaded(
     session: Session,
     topics: dict[_Partition, TopicInfo],
-    payloads: dict[_Partition, memoryview],
-    starts: dict[_Partition, int],
+    fetched: _Fetched,
     outcomes: dict[_Partition, _Converted],
-    *,
-    has_zstd: bool,
 ) -> None:
     """Convert the batches of `topics` into `outcomes`, and load the schemas that they need."""
-    await _convert_described(session, topics, payloads, starts, outcomes, has_zstd=has_zstd)
+    await _convert_described(session, topics, fetched, outcomes)
     for _ in range(LOADS_MAX):
         missing = {key: one for key, one in outcomes.items() if isinstance(one, SchemasNotLoadedError)}
         if not missing:
@@ -284,26 +293,23 @@ async def _convert_loaded(
         for key in missing:
             del outcomes[key]
         some = {key: topics[key] for key in missing}
-        await _convert_described(session, some, payloads, starts, outcomes, has_zstd=has_zstd)
+        await _convert_described(session, some, fetched, outcomes)
 
 
 async def _convert_described(
     session: Session,
     topics: dict[_Partition, TopicInfo],
-    payloads: dict[_Partition, memoryview],
-    starts: dict[_Partition, int],
+    fetched: _Fetched,
     outcomes: dict[_Partition, _Converted],
-    *,
-    has_zstd: bool,
 ) -> None:
     """Convert the batches of `topics` into `outcomes`. Waits for no answer of the broker."""
     conversions = session.gateway.conversions
     schemas = session.gateway.schemas
-    payload_bytes = sum(len(payloads[key]) for key in topics)
+    payload_bytes = sum(len(fetched.payloads[key]) for key in topics)
     limit = min(max(session.answer_bytes_max, payload_bytes), session.gateway.limits.fetch_bytes)
     room = limit - _size(outcomes)
     if payload_bytes <= INLINE_BYTES and not any(map(is_framed, topics.values())):
-        converted = _convert_inline(topics, schemas, payloads, starts, has_zstd=has_zstd)
+        converted = _convert_inline(topics, schemas, fetched)
         if converted is not None:
             outcomes |= converted
             return
@@ -314,9 +320,9 @@ async def _convert_described(
             if room <= 0:
                 break
             convert = partial(
-                client_batches, payloads[key], topic.schema_of, _rows_of(topic, schemas), bytes_max=room,
-                codec=codec_of_topic(topic.compression_type), has_zstd=has_zstd, start_offset=starts[key],
-                within=partial(convert_within, conversions.inflated),
+                client_batches, fetched.payloads[key], topic.schema_of, _rows_of(topic, schemas), bytes_max=room,
+                codec=codec_of_topic(topic.compression_type), has_zstd=fetched.has_zstd,
+                start_offset=fetched.starts[key], within=partial(convert_within, conversions.inflated),
             )  # fmt: skip
             try:
                 parts = await conversions.run(convert)
@@ -329,12 +335,7 @@ async def _convert_described(
 
 
 def _convert_inline(
-    topics: dict[_Partition, TopicInfo],
-    schemas: Schemas,
-    payloads: dict[_Partition, memoryview],
-    starts: dict[_Partition, int],
-    *,
-    has_zstd: bool,
+    topics: dict[_Partition, TopicInfo], schemas: Schemas, fetched: _Fetched
 ) -> dict[_Partition, _Converted] | None:
     """Convert a small answer on the event loop. Returns None for an answer that is large after decompression."""
     outcomes: dict[_Partition, _Converted] = {}
@@ -350,8 +351,9 @@ def _convert_inline(
     for key, topic in topics.items():
         try:
             outcomes[key] = client_batches(
-                payloads[key], topic.schema_of, _rows_of(topic, schemas), within=inline,
-                codec=codec_of_topic(topic.compression_type), has_zstd=has_zstd, start_offset=starts[key],
+                fetched.payloads[key], topic.schema_of, _rows_of(topic, schemas), within=inline,
+                codec=codec_of_topic(topic.compression_type), has_zstd=fetched.has_zstd,
+                start_offset=fetched.starts[key],
             )  # fmt: skip
         except MessageTooLargeError:
             return None
