@@ -50,12 +50,13 @@ def list_(
         if topic is None:
             _list_topics(admin, bootstrap_servers, format)
             return
-        total = 0
+        records = _records(admin, bootstrap_servers, topic)
         shown: list[dict[str, Any]] = []
-        for rows in _records(admin, bootstrap_servers, topic).waiting():
-            total += rows.num_rows
-            if len(shown) < limit:
-                shown += rows.slice(0, limit - len(shown)).to_pylist()
+        for rows in records.waiting():
+            shown += rows.slice(0, limit - len(shown)).to_pylist()
+            if len(shown) >= limit:
+                break
+        total = records.count()
     if format is TableFormat.json:
         for record in shown:
             print(_json(record))
@@ -83,9 +84,7 @@ def _list_topics(admin: Admin, bootstrap_servers: str, format: TableFormat) -> N
     from sparklog.client.refused import refused_topics
 
     topics = refused_topics(cluster(bootstrap_servers, client_security()).topic_infos(timeout_ms=timeout_ms()))
-    counts = {
-        topic: sum(rows.num_rows for rows in _records(admin, bootstrap_servers, topic).waiting()) for topic in topics
-    }
+    counts = {topic: _records(admin, bootstrap_servers, topic).count() for topic in topics}
     if format is TableFormat.json:
         import json
 

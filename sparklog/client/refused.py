@@ -7,7 +7,7 @@ the offset of the group REFUSED_GROUP. So each record is retried once, also if t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from sparklog.client.admin.admin import Admin
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.producer import Producer
+from sparklog.client.reading.consumed import ConsumedBatch
 from sparklog.client.reading.mirrored_ends import mirrored_ends
 from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import InvalidRequestError, PolicyViolationError, UnknownTopicOrPartitionError
@@ -71,19 +72,32 @@ class RefusedRecords:
         ends = mirrored_ends(self._cluster, tps, self._timeout_ms)
         return {tp: (max(ends[tp].start, done[tp].offset if tp in done else 0), ends[tp].end) for tp in tps}
 
-    def rows(self, tp: TopicPartition, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Yield the refused records of a range of the refused topic."""
-        for batch in read_range(
-            self._cluster, tp, start, end, isolation=READ_COMMITTED, retry_timeout_ms=self._timeout_ms
-        ):
-            if batch.data.num_rows:
-                yield batch.data
-
     def waiting(self) -> Iterator[pa.RecordBatch]:
         """Yield all refused records that are not done."""
         for tp, (start, end) in self.ranges().items():
-            if start < end:
-                yield from self.rows(tp, start, end)
+            for batch in self._batches(tp, start, end):
+                yield batch.data
+
+    def count(self) -> int:
+        """Return the number of refused records that are not done."""
+        return sum(
+            batch.data.num_rows
+            for tp, (start, end) in self.ranges().items()
+            for batch in self._batches(tp, start, end, columns=("offset",))
+        )
+
+    def _batches(
+        self, tp: TopicPartition, start: int, end: int, columns: Sequence[str] | None = None
+    ) -> Iterator[ConsumedBatch]:
+        """Yield the batches of a range of the refused topic that have rows. `columns` None: all."""
+        if start >= end:
+            return
+        timeout_ms = self._timeout_ms
+        for batch in read_range(
+            self._cluster, tp, start, end, columns=columns, isolation=READ_COMMITTED, retry_timeout_ms=timeout_ms
+        ):
+            if batch.data.num_rows:
+                yield batch
 
     def find(self, partition: int, offset: int) -> dict[str, Any]:
         """Return the refused record of a place in the topic, or at the source. Raises InvalidRequestError."""
@@ -143,9 +157,7 @@ class RefusedRecords:
 
     def _pieces(self, tp: TopicPartition, start: int, end: int) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
         """Yield the records of a range in pieces of a limited number, with their offsets in the refused topic."""
-        for batch in read_range(
-            self._cluster, tp, start, end, isolation=READ_COMMITTED, retry_timeout_ms=self._timeout_ms
-        ):
+        for batch in self._batches(tp, start, end):
             offsets = batch.offsets()
             for first in range(0, batch.data.num_rows, ROWS_PER_TRANSACTION):
                 yield batch.data.slice(first, ROWS_PER_TRANSACTION), offsets[first:]

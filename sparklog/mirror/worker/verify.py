@@ -105,8 +105,11 @@ class _PartitionCheck:
         bounds = self._source.bounds(self._source_topics, [tp])[tp]
         if isinstance(bounds, Exception):
             raise bounds
-        here = mirrored_ends(self._cluster, [tp], self._timeout_ms)[tp]
-        position, end = max(bounds.start, here.start), here.end
+        refused = TopicPartition(refused_topic(tp.topic), tp.partition)
+        tps = [tp] if self._typed is None else [tp, refused]
+        ends = mirrored_ends(self._cluster, tps, self._timeout_ms)
+        position, end = max(bounds.start, ends[tp].start), ends[tp].end
+        refused_end = ends[refused].end if self._typed is not None else 0
         self._report.partitions += 1
         if end > bounds.end:
             self._report.add(f"{tp}: ends at {end} here, at {bounds.end} at the source")
@@ -115,16 +118,16 @@ class _PartitionCheck:
             following = min(following, end)
             here_rows = self._rows_here(tp, position, following, self._columns)
             if self._typed is not None:
-                source_rows = self._without_refused(tp, position, following, records, source_rows)
+                refused_rows = self._rows_here(refused, position, min(following, refused_end), COLUMNS)
+                source_rows = self._without_refused(tp, following, records, source_rows, refused_rows)
             self._compare(tp, source_rows, here_rows, following)
             skipped = int((following - position) * (1 / share - 1)) if share < 1 else 0
             position = following + skipped
 
     def _without_refused(
-        self, tp: TopicPartition, position: int, end: int, records: dict[int, Any], rows: dict[int, Any]
+        self, tp: TopicPartition, end: int, records: dict[int, Any], rows: dict[int, Any], refused: dict[int, Any]
     ) -> dict[int, Any]:
-        """Compare the refused records, and return the rows of the other ones; None for a record without a row."""
-        refused = self._rows_here(TopicPartition(refused_topic(tp.topic), tp.partition), position, end, COLUMNS)
+        """Compare the `refused` records, and return the rows of the other ones; None for a record without a row."""
         self._compare(tp, {offset: row for offset, row in records.items() if offset in refused}, refused, end)
         return {offset: rows.get(offset) for offset in records if offset not in refused}
 
@@ -151,13 +154,15 @@ class _PartitionCheck:
                 typed = TypedConversion(
                     self._typed._replace(refused_max=NO_LIMIT), tp.partition, RefusedLog(), 0, schema_id=NO_SCHEMA
                 )
-                rows = place(part.records, position, stable, part.aborted, limit, now_ms, typed).batches
-                return placed.next_offset, records, dict(_rows_of(rows, self._info.schema))
+                rows = place(part.records, position, stable, part.aborted, limit, now_ms, typed)
+                # a conversion ends earlier if its rows take much memory
+                return rows.next_offset, records, dict(_rows_of(rows.batches, self._info.schema))
         raise LeaderNotAvailableError(f"the source sends no records of {tp} from offset {position} on")
 
     def _rows_here(self, tp: TopicPartition, start: int, end: int, columns: Sequence[str]) -> dict[int, Any]:
-        end = min(end, mirrored_ends(self._cluster, [tp], self._timeout_ms)[tp].end)
         rows: dict[int, Any] = {}
+        if start >= end:
+            return rows
         for batch in read_range(
             self._cluster, tp, start, end, columns=columns, isolation=READ_COMMITTED, retry_timeout_ms=self._timeout_ms
         ):
