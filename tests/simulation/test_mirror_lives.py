@@ -97,7 +97,7 @@ OLD, NEW = min(COLUMNS), max(COLUMNS)
 FITS, FITS_NEW, UNFIT = b'{"a":"x"}', b'{"a":"x","b":1}', b'{"a":0}'
 
 
-def an_election_replaces_a_record_whose_refused_row_is_stored(life: Life) -> None:
+def an_election_after_a_stored_refused_row(life: Life) -> None:
     life.source.put([FITS, UNFIT])
     life.log.fault = "after-refused"
     life.round(0, OLD)
@@ -146,7 +146,7 @@ def a_late_worker_begins_after_a_batch_with_newer_columns(life: Life) -> None:
 
 Scenario = Callable[[Life], None]
 SCENARIOS: tuple[Scenario, ...] = (
-    an_election_replaces_a_record_whose_refused_row_is_stored,
+    an_election_after_a_stored_refused_row,
     columns_are_added_before_the_gap_of_a_refused_record_is_stored,
     a_late_worker_refuses_records_that_fit_newer_columns,
     a_late_worker_knows_offsets_that_were_decided_before,
@@ -164,14 +164,14 @@ def play(scenario: Scenario) -> Life:
 
 @for_each("scenario", SCENARIOS)
 def test_scenarios_of_typed_topics_keep_the_promises(scenario: Scenario) -> None:
-    is_replaced = scenario is an_election_replaces_a_record_whose_refused_row_is_stored
+    is_replaced = scenario is an_election_after_a_stored_refused_row
     assert ("unclean election" in play(scenario).paused) == is_replaced
 
 
 def test_judging_the_topics_end_alone_loses_a_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sync, "_kept_end", lambda end, refused: (end.end, end.epoch))
     with pytest.raises(Violation, match=r"missing|other records"):
-        play(an_election_replaces_a_record_whose_refused_row_is_stored)
+        play(an_election_after_a_stored_refused_row)
 
 
 def test_forgetting_stored_refused_rows_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:

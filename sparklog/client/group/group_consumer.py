@@ -229,7 +229,7 @@ class GroupConsumer:
 
     def _take(self, partitions: Partitions) -> None:
         assert self._heartbeats is not None
-        unknown = sorted(t for t in {tp.topic for tp in partitions} if self._cluster.known_topic(t) is None)
+        unknown = sorted(t for t in {tp.topic for tp in partitions} if self._cluster.cached_topic(t) is None)
         if unknown or self._pending_request is not None:
             self._heartbeats.not_taken(partitions)
             if self._pending_request is None:

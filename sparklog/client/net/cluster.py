@@ -155,7 +155,7 @@ class Cluster:
         cached = self._topics.get(name)
         return cached[0] if cached is not None and time.monotonic() - cached[1] < METADATA_MAX_AGE_S else None
 
-    def known_topic(self, name: str) -> TopicInfo | None:
+    def cached_topic(self, name: str) -> TopicInfo | None:
         """Return the topic from the cache; None if its metadata are missing there, or older than 5 minutes."""
         with self._lock:
             return self._fresh(name)

@@ -548,7 +548,7 @@ class Producer:
     def _topic(self, name: str) -> ProducerTopic:
         """Return the topic's state. It is made again if the topic's metadata have been read again since."""
         text("topic", name)
-        info = self._cluster.known_topic(name) or self._learn(name)
+        info = self._cluster.cached_topic(name) or self._learn(name)
         state = self._topics.get(name)
         if state is None or state.info is not info:
             with self._accumulator.lock:

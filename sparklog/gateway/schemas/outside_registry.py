@@ -14,7 +14,7 @@ import msgspec
 
 from sparklog.errors import BrokerNotAvailableError
 from sparklog.gateway.backend.connection import BrokerConnection
-from sparklog.gateway.schemas.own_registry import Found
+from sparklog.gateway.schemas.own_registry import RegistryAnswer
 from sparklog.gateway.schemas.parsed_schemas import REFERENCES_MAX
 from sparklog.kafka.schemas.errors import RegistryError, invalid_schema
 from sparklog.kafka.schemas.schema_types import Parsed, SchemaType, parse
@@ -34,13 +34,13 @@ class OutsideRegistry:
 
     async def read(
         self, broker: BrokerConnection, ids: Collection[int], subjects: Iterable[str], kept: Collection[int]
-    ) -> Found:
+    ) -> RegistryAnswer:
         """Return schemas by their ids, and the newest ids of subjects. `kept`: ids that are in memory. Raises
         BrokerNotAvailableError if the registry does not answer."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._read, frozenset(ids), list(subjects), frozenset(kept))
 
-    def _read(self, ids: frozenset[int], subjects: list[str], kept: frozenset[int]) -> Found:
+    def _read(self, ids: frozenset[int], subjects: list[str], kept: frozenset[int]) -> RegistryAnswer:
         newest: dict[str, int | None] = {}
         for subject in subjects:
             answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest")
@@ -53,7 +53,7 @@ class OutsideRegistry:
                     schemas[schema_id] = self._parse(answer, set())
                 except RegistryError:
                     continue  # it counts as missing
-        return Found(schemas, newest)
+        return RegistryAnswer(schemas, newest)
 
     def _parse(self, answer: dict[str, Any], reached: set[tuple[str, int]]) -> Parsed:
         """Return the schema of an answer, with those that it refers to. Raises RegistryError."""

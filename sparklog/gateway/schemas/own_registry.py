@@ -19,7 +19,7 @@ READ_S = 10.0
 """Longest wait for the registry's log in s; a client sends its records again after its error."""
 
 
-class Found(NamedTuple):
+class RegistryAnswer(NamedTuple):
     """The answer of a registry."""
 
     schemas: Mapping[int, Parsed]
@@ -33,7 +33,7 @@ class Registry(Protocol):
 
     async def read(
         self, broker: BrokerConnection, ids: Collection[int], subjects: Iterable[str], kept: Collection[int]
-    ) -> Found:
+    ) -> RegistryAnswer:
         """Return schemas by their ids, and the newest ids of subjects, with their schemas. `kept`: ids that are in
         memory, and left out. Raises BrokerNotAvailableError if the registry does not answer, and the broker's
         errors."""
@@ -47,7 +47,7 @@ class OwnRegistry:
 
     async def read(
         self, broker: BrokerConnection, ids: Collection[int], subjects: Iterable[str], kept: Collection[int]
-    ) -> Found:
+    ) -> RegistryAnswer:
         """Return schemas and newest ids, as `Registry.read`."""
         try:
             async with asyncio.timeout(READ_S):
@@ -57,7 +57,7 @@ class OwnRegistry:
         newest = {subject: _newest_id(state, subject) for subject in subjects}
         unread = {*ids, *(one for one in newest.values() if one is not None)} - set(kept)
         schemas = await self._log.run(partial(_parse, self._log.schemas, state, unread)) if unread else {}
-        return Found(schemas, newest)
+        return RegistryAnswer(schemas, newest)
 
 
 def _newest_id(state: RegistryState, subject: str) -> int | None:

@@ -15,7 +15,7 @@ from sparklog_broker.config import make_config
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.schemas.outside_registry import OutsideRegistry
-from sparklog.gateway.schemas.own_registry import Found
+from sparklog.gateway.schemas.own_registry import RegistryAnswer
 from tests.support.cases import for_each
 
 INNER = json.dumps({"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}]})
@@ -56,8 +56,8 @@ def server() -> Iterator[HTTPServer]:
     own.server_close()
 
 
-def read(url: str, ids: set[int], subjects: list[str], kept: set[int] | None = None) -> Found:
-    async def go() -> Found:
+def read(url: str, ids: set[int], subjects: list[str], kept: set[int] | None = None) -> RegistryAnswer:
+    async def go() -> RegistryAnswer:
         registry = OutsideRegistry(url)
         try:
             return await registry.read(cast(BrokerConnection, None), ids, subjects, kept or set())

@@ -30,7 +30,7 @@ CONFIG = {
 
 
 class KnowsTopics:
-    def known_topic(self, topic: str) -> object:
+    def cached_topic(self, topic: str) -> object:
         return topic
 
 
