@@ -7,7 +7,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any
@@ -18,7 +17,7 @@ import sparklog
 from sparklog.cli.registry_client import ask
 from sparklog.client.local import LocalBroker
 from tests.support.cli import run_here
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 from tests.unit.debezium.avro_records import ENVELOPE, KEY, framed
 from tests.unit.debezium.avro_records import row as avro_row
 from tests.unit.debezium.envelopes import PLACEHOLDER, TIME, decimal, event, field, key, unscaled
@@ -164,17 +163,15 @@ def test_workers_that_are_killed_write_each_change_once(broker: LocalBroker) -> 
     workers = [start(), start()]
     total = 0
     try:
-        for _ in range(4):
+        for victim in (0, 1, 0):
+            written = rows_in(broker, "killed")
             send(broker, events, [change("u", rng.randrange(50), total + i, str(total + i)) for i in range(200)])
             total += 200
-            time.sleep(rng.random())
-            victim = rng.randrange(2)
+            until(lambda: rows_in(broker, "killed") > written, "more rows", within_s=2 * PATIENCE_S)  # noqa: B023
             workers[victim].send_signal(signal.SIGKILL)
             workers[victim].wait(PATIENCE_S)
             workers[victim] = start()
-        deadline = time.monotonic() + PATIENCE_S * 4
-        while time.monotonic() < deadline and (not exists(broker, "killed") or count(broker, "killed") < total):
-            time.sleep(0.2)
+        until(lambda: rows_in(broker, "killed") >= total, "all rows", within_s=4 * PATIENCE_S)
     finally:
         for worker in workers:
             worker.send_signal(signal.SIGTERM)
@@ -184,6 +181,6 @@ def test_workers_that_are_killed_write_each_change_once(broker: LocalBroker) -> 
     assert sorted(map(int, docs)) == list(range(total))
 
 
-def exists(broker: LocalBroker, topic: str) -> bool:
+def rows_in(broker: LocalBroker, topic: str) -> int:
     with sparklog.Admin(broker.bootstrap_servers) as admin:
-        return topic in admin.list_topics()
+        return count(broker, topic) if topic in admin.list_topics() else 0
