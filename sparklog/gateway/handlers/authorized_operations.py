@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparklog.gateway.session import Session
+from sparklog.kafka.wire import responses
 from sparklog.protocol.acl_messages import (
     RESOURCES_PER_REQUEST_MAX,
     AllowedOperationsRequest,
@@ -40,8 +41,15 @@ async def cluster_operations(session: Session, *, is_requested: bool) -> int:
     return (await authorized_operations(session, ResourceType.CLUSTER, [CLUSTER_NAME]))[CLUSTER_NAME]
 
 
-async def group_operations(session: Session, group_id: str, *, is_requested: bool) -> int:
-    """Return the operations that the client may do on a group, as `cluster_operations`."""
-    if not is_requested:
-        return NOT_REQUESTED
-    return (await authorized_operations(session, ResourceType.GROUP, [group_id]))[group_id]
+async def note_group_operations(
+    session: Session,
+    groups: Sequence[responses.DescribeGroupsGroup | responses.ConsumerGroupDescribeGroup],
+    *,
+    is_requested: bool,
+) -> None:
+    """Enter the operations that the client may do on each described group, as `cluster_operations`."""
+    described = [group for group in groups if not group["error_code"]]
+    names = [group["group_id"] for group in described] if is_requested else []
+    operations = await authorized_operations(session, ResourceType.GROUP, names)
+    for group in described:
+        group["authorized_operations"] = operations.get(group["group_id"], NOT_REQUESTED)

@@ -16,7 +16,7 @@ from sparklog.errors import (
     error_from_code,
 )
 from sparklog.gateway.backend.topics import read_topics, topic_uuid
-from sparklog.gateway.handlers.authorized_operations import group_operations
+from sparklog.gateway.handlers.authorized_operations import note_group_operations
 from sparklog.gateway.handlers.bridged_members import release_instance
 from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.handlers.entries import check_entry
@@ -96,12 +96,10 @@ async def consumer_group_describe(
     for i, group_id in enumerate(request["group_ids"]):
         try:
             check_entry(i)
-            described = await _described(session, group_id)
-            is_requested = request["include_authorized_operations"]
-            described["authorized_operations"] = await group_operations(session, group_id, is_requested=is_requested)
-            groups.append(described)
+            groups.append(await _described(session, group_id))
         except SparklogError as e:
             groups.append({"error_code": member_code(e), "error_message": text_of(e), "group_id": group_id})
+    await note_group_operations(session, groups, is_requested=request["include_authorized_operations"])
     return {"groups": groups}
 
 

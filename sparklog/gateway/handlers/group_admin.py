@@ -18,7 +18,7 @@ from sparklog.gateway.groups.subscriptions import (
     encode_assignment,
     encode_subscription,
 )
-from sparklog.gateway.handlers.authorized_operations import group_operations
+from sparklog.gateway.handlers.authorized_operations import note_group_operations
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.handlers.names import is_group_id, is_partition, missing_code
 from sparklog.gateway.session import Session
@@ -103,13 +103,9 @@ def _listed(group_id: str, state: str, protocol_type: str, group_type: str) -> r
 
 async def describe_groups(session: Session, request: requests.DescribeGroups, version: int) -> responses.DescribeGroups:
     """Describe the members of groups with their assignments."""
-    groups: list[responses.DescribeGroupsGroup] = []
+    groups = [await _described(session, group_id, i) for i, group_id in enumerate(request["groups"])]
     is_requested = request.get("include_authorized_operations", False)
-    for i, group_id in enumerate(request["groups"]):
-        described = await _described(session, group_id, i)
-        if not described["error_code"]:
-            described["authorized_operations"] = await group_operations(session, group_id, is_requested=is_requested)
-        groups.append(described)
+    await note_group_operations(session, groups, is_requested=is_requested)
     return {"groups": groups}
 
 
