@@ -29,9 +29,10 @@ from sparklog.debezium.avro_events import SchemaOf
 from sparklog.debezium.changes import OPERATION_COLUMN, Changes, Layout, require_available, to_table
 from sparklog.debezium.events import EventReader, RowEvent
 from sparklog.debezium.forms import Hints
-from sparklog.debezium.unwrapping import EventColumns, Unwrapping, columns_of, new_columns
+from sparklog.debezium.unwrapping import EventColumns, Unwrapping, columns_of
 from sparklog.errors import DeserializationError, InvalidConfigError, SparklogError
 from sparklog.format.schema import KIND_ENVELOPE
+from sparklog.format.schema_evolution import SchemaChange, growth
 from sparklog.security.client_security import ClientSecurity
 from sparklog.types import TopicPartition
 
@@ -293,14 +294,13 @@ class UnwrapWorker:
                     "with `sparklog topic alter`, or name the columns to take with --schema",
                     offset=number,
                 )
-        added, wider = new_columns(columns, found.schema)
-        if added.names or wider.names:
+        change = growth(columns, found.schema)
+        if change != SchemaChange():
             self._target = self._admin.alter_schema(
-                self._plan.target,
-                add_columns=added if added.names else None,
-                widen_columns=wider if wider.names else None,
+                self._plan.target, add_columns=change.add, widen_columns=change.widen
             )
-            _log.info("%s: new or wider columns: %s", self._plan.target, ", ".join([*added.names, *wider.names]))
+            names = [f.name for part in (change.add, change.widen) for f in part or ()]
+            _log.info("%s: new or wider columns: %s", self._plan.target, ", ".join(names))
             for unwrapping in self._unwrappings.values():
                 unwrapping.forget()
         return Layout(rows_schema(self._target.schema), self._plan.hints, self._target.key_columns)

@@ -79,10 +79,3 @@ def columns_of(events: Iterable[RowEvent]) -> EventColumns:
 
 def _types(forms: Mapping[str, Form]) -> Iterator[tuple[str, Any]]:
     return ((name, default_type(form)) for name, form in forms.items())
-
-
-def new_columns(schema: pa.Schema, columns: pa.Schema) -> tuple[pa.Schema, pa.Schema]:
-    """Return the columns that `schema` lacks, and those for which it has a narrower type."""
-    added = [f for f in columns if schema.get_field_index(f.name) < 0]
-    present = [f for f in columns if schema.get_field_index(f.name) >= 0]
-    return pa.schema(added), pa.schema([f for f in present if can_widen(schema.field(f.name).type, f.type)])

@@ -97,6 +97,15 @@ class SchemaChange(Struct, frozen=True):
         return pa.schema(fields)
 
 
+def growth(schema: pa.Schema, columns: pa.Schema) -> SchemaChange:
+    """Return the change by which a schema gets the columns that it lacks, and wider types. Other differences change
+    nothing."""
+    present = {f.name: f.type for f in schema}
+    added = [f for f in columns if f.name not in present]
+    wider = [f for f in columns if f.name in present and can_widen(present[f.name], f.type)]
+    return SchemaChange(pa.schema(added) if added else None, pa.schema(wider) if wider else None)
+
+
 def _refusals(
     schema: pa.Schema, target: pa.Schema, key_columns: Sequence[str], timestamp_column: str | None
 ) -> Iterator[str]:

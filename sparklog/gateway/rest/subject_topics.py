@@ -14,7 +14,7 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.key_format import VALUE_FORMAT_SETTING
-from sparklog.format.schema_evolution import can_widen
+from sparklog.format.schema_evolution import growth
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.backend.topics import Topics
 from sparklog.kafka.schemas.avro import AvroSchema
@@ -29,6 +29,7 @@ from sparklog.kafka.values.framed_records import (
     check_columns,
     columns_of_schema,
 )
+from sparklog.kafka.values.schemas import VALUE_SUFFIX
 from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import (
     AlterSchemaRequest,
@@ -36,8 +37,6 @@ from sparklog.protocol.topic_messages import (
     CreateTopicRequest,
     CreateTopicResponse,
 )
-
-SUFFIX = "-value"
 
 
 class SubjectTopics:
@@ -51,7 +50,7 @@ class SubjectTopics:
     async def prepare(self, broker: BrokerConnection, subject: str, schema: Parsed) -> None:
         """Create the topic of a subject, or change its columns, for the records of a new version. Repeatable. Raises
         RegistryError: The topic cannot have such records; and the broker's errors."""
-        name = subject.removesuffix(SUFFIX)
+        name = subject.removesuffix(VALUE_SUFFIX)
         if not name or name == subject:
             return
         form = _form_of(schema)
@@ -102,15 +101,15 @@ class SubjectTopics:
         columns = columns_of_schema(schema)
         if not self._changes_topics:
             return
-        own = {f.name: f.type for f in topic.schema}
-        added = [f for f in columns if f.name not in own]
-        wider = [f for f in columns if f.name in own and can_widen(own[f.name], f.type)]
-        types = own | {f.name: f.type for f in (*wider, *added)}
-        after = pa.schema([pa.field(name, column) for name, column in types.items()])
+        change = growth(topic.schema, columns)
+        try:
+            after = change.applied_to(topic.schema, topic.key_columns, topic.timestamp_column)
+        except InvalidTopicError as e:
+            raise SchemaMismatchError(str(e)) from None
         check_columns(schema, after)
-        if not added and not wider:
+        if after is topic.schema:
             return
-        request = AlterSchemaRequest(topic.name, _message(added), _message(wider))
+        request = AlterSchemaRequest(topic.name, _message(change.add), _message(change.widen))
         try:
             await broker.ask(Api.ALTER_SCHEMA, request, AlterSchemaResponse)
         except TopicAuthorizationFailedError:
@@ -127,6 +126,5 @@ def _form_of(schema: Parsed) -> str:
     return PROTOBUF if isinstance(schema, ProtobufSchema) else JSON_SCHEMA
 
 
-def _message(fields: list[pa.Field]) -> bytes | None:
-    data: bytes | None = pa.schema(fields).serialize().to_pybytes() if fields else None
-    return data
+def _message(columns: pa.Schema | None) -> bytes | None:
+    return None if columns is None else bytes(columns.serialize().to_pybytes())

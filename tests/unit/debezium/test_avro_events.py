@@ -13,8 +13,9 @@ from sparklog.debezium.avro_events import FramedRecords, RegisteredSchema
 from sparklog.debezium.changes import Layout, changes_of, to_table
 from sparklog.debezium.events import EventReader
 from sparklog.debezium.forms import hints_of
-from sparklog.debezium.unwrapping import columns_of, new_columns
+from sparklog.debezium.unwrapping import columns_of
 from sparklog.errors import DeserializationError
+from sparklog.format.schema_evolution import growth
 from tests.unit.debezium.avro_records import framed, row, schema_of
 from tests.unit.debezium.envelopes import PLACEHOLDER, event, field, key
 
@@ -137,5 +138,6 @@ def test_columns_that_events_add_or_widen() -> None:
     assert found.schema == pa.schema([("id", pa.int64()), ("n", pa.int32()), ("new", pa.string())])
     assert found.untyped == {"x": 3}
     stored = pa.schema([("id", pa.int64()), ("n", pa.int16()), ("other", pa.string())])
-    added, wider = new_columns(stored, found.schema)
-    assert (added.names, wider) == (["new"], pa.schema([("n", pa.int32())]))
+    change = growth(stored, found.schema)
+    assert change.add is not None
+    assert (change.add.names, change.widen) == (["new"], pa.schema([("n", pa.int32())]))
