@@ -92,14 +92,17 @@ def typed_batch(
 def _rows_of_values(keys: Any, values: Any, topic: TopicInfo, schemas: Schemas, rows_bytes_max: int) -> pa.RecordBatch:
     """Return the rows of the values, by the topic's format. Raises as `typed_batch`."""
     to_parse = values_to_parse(keys, values, topic)
-    if topic.value_format not in FRAMED_FORMATS:
+    if not is_framed(topic):
         return parse_rows(to_parse, topic.schema, topic.name, rows_bytes_max)
     is_tombstone = np.asarray(pc.and_(values.is_null(), to_parse.is_valid()))
-    target = Target(topic.name, topic.value_format, topic.schema, value_subject(topic.name))
-    rows = read_framed(values, is_tombstone, target, schemas, rows_bytes_max)
+    rows = read_framed(values, is_tombstone, _target(topic), schemas, rows_bytes_max)
     if rows.dropped:
         schemas.note_dropped(topic.name, rows.dropped)
     return rows.batch
+
+
+def _target(topic: TopicInfo) -> Target:
+    return Target(topic.name, topic.value_format, topic.schema, value_subject(topic.name))
 
 
 class TypedRows:
@@ -132,7 +135,7 @@ class TypedRows:
                     step = 1
                     continue
                 if not done:
-                    form = self._topic.value_format if self._topic.value_format in FRAMED_FORMATS else "JSON"
+                    form = self._topic.value_format if is_framed(self._topic) else "JSON"
                     raise MessageTooLargeError(
                         f"a row of topic {self._topic.name!r} has {part_bytes} bytes of {form}, at most {JSON_BYTES_MAX} "
                         "are answered: read it with a client of sparklog, or begin behind it"
@@ -154,9 +157,9 @@ class TypedRows:
         """Return the keys and the values of some rows. The keys are None if the topic has no key columns."""
         topic = self._topic
         keys = keys_of_rows([rows.column(name) for name in topic.key_columns], topic) if topic.key_columns else None
-        if topic.value_format in FRAMED_FORMATS:
-            target = Target(topic.name, topic.value_format, topic.schema, value_subject(topic.name))
-            return keys, write_framed(rows, empty_rows(rows, topic.key_columns), target, self._schemas, JSON_BYTES_MAX)
+        if is_framed(topic):
+            is_empty = empty_rows(rows, topic.key_columns)
+            return keys, write_framed(rows, is_empty, _target(topic), self._schemas, JSON_BYTES_MAX)
         return keys, without_tombstones(write_rows(rows), rows, topic)
 
     def _timestamps(self, rows: pa.RecordBatch, header: BatchHeader) -> Any:

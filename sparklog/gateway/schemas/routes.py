@@ -17,10 +17,10 @@ from sparklog.gateway.schemas.operations import NUMBER_MAX, Outcome, Request
 from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
 from sparklog.gateway.schemas.state import RegistryState
 from sparklog.kafka.schemas.errors import RegistryError
+from sparklog.kafka.values.schemas import KEY_SUFFIX, VALUE_SUFFIX
 from sparklog.security.acls import Operation
 
 Run = Callable[[RegistryState, ParsedSchemas, Request], Outcome]
-_SUFFIXES = ("-value", "-key")
 
 
 class Scope(Enum):
@@ -112,7 +112,7 @@ def _request(parameters: dict[str, str]) -> Request:
 
 def topic_of(subject: str) -> str:
     """Return the topic whose permissions protect a subject."""
-    for suffix in _SUFFIXES:
+    for suffix in (VALUE_SUFFIX, KEY_SUFFIX):
         if subject.endswith(suffix) and subject != suffix:
             return subject.removesuffix(suffix)
     return subject

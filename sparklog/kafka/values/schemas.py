@@ -8,6 +8,9 @@ from typing import Protocol
 from sparklog.errors import BrokerNotAvailableError
 from sparklog.kafka.schemas.schema_types import Parsed
 
+VALUE_SUFFIX, KEY_SUFFIX = "-value", "-key"
+"""Ends of the names of a topic's subjects."""
+
 
 class SchemasNotLoadedError(BrokerNotAvailableError):
     """Schemas are not in memory. The caller loads them from the registry, and decodes again."""
@@ -43,9 +46,9 @@ class Schemas(Protocol):
 
 def value_subject(topic: str) -> str:
     """Return the subject of the schemas of a topic's values."""
-    return f"{topic}-value"
+    return topic + VALUE_SUFFIX
 
 
 def key_subject(topic: str) -> str:
     """Return the subject of the schemas of a topic's keys."""
-    return f"{topic}-key"
+    return topic + KEY_SUFFIX
