@@ -8,6 +8,7 @@ its parent's id has to poll.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
@@ -61,7 +62,15 @@ def _after_fork() -> None:
         lifeline.cut()
 
 
+def _release() -> None:
+    """Release the lock in the parent of a fork.
+
+    A fork that began in another thread before this module was imported, as PySpark's start of Java does, calls this
+    without having taken the lock.
+    """
+    with contextlib.suppress(RuntimeError):
+        _lock.release()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=lambda: _lock.acquire(), after_in_parent=lambda: _lock.release(), after_in_child=_after_fork
-    )
+    os.register_at_fork(before=lambda: _lock.acquire(), after_in_parent=_release, after_in_child=_after_fork)
