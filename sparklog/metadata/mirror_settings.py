@@ -16,6 +16,8 @@ SOURCE = "mirror.source"
 SOURCE_TOPIC_ID = "mirror.source.topic.id"
 REFUSED_OF = "mirror.refused.of"
 VALUE_FORMAT = "mirror.value.format"
+SPARKLOG = "sparklog://"
+"""Beginning of the address of a source that is a sparklog cluster. Its typed topics keep their columns."""
 FIXED = (NAME, SOURCE_TOPIC_ID, REFUSED_OF)
 """Settings that stay as they were at the topic's creation until its promotion."""
 
@@ -50,7 +52,7 @@ def check_mirror_settings(name: str, before: Mapping[str, object], after: Mappin
 def check_mirrored_kind(name: str, configs: Mapping[str, object], *, is_typed: bool) -> None:
     """Raise InvalidConfigError for a new mirrored topic of the wrong kind: values with a format become columns."""
     has_columns = bool(configs.get(VALUE_FORMAT) or configs.get(REFUSED_OF))
-    if not configs.get(NAME) or is_typed == has_columns:
+    if not configs.get(NAME) or is_typed == has_columns or str(configs.get(SOURCE)).startswith(SPARKLOG):
         return
     if is_typed:
         raise InvalidConfigError(

@@ -11,7 +11,7 @@ from msgspec import Struct
 from sparklog.errors import InvalidConfigError
 from sparklog.format.ddl import parse_ddl
 from sparklog.format.schema import canonical_schema, require_columns
-from sparklog.metadata.mirror_settings import NAME, REFUSED_OF, SOURCE, SOURCE_TOPIC_ID, VALUE_FORMAT
+from sparklog.metadata.mirror_settings import NAME, REFUSED_OF, SOURCE, SOURCE_TOPIC_ID, SPARKLOG, VALUE_FORMAT
 from sparklog.settings import MIRROR_PREFIX, Scope, settings_of
 
 KAFKA = "kafka://"
@@ -47,7 +47,7 @@ class MirrorDefinition(Struct, frozen=True):
 
     name: str
     source: str
-    """Address of the source: kafka://HOST:PORT, several with commas."""
+    """Address of the source: kafka://HOST:PORT or sparklog://HOST:PORT, several with commas."""
     source_config: str = ""
     """Properties file with the client settings for the source; empty: plaintext."""
     topics: str = ""
@@ -65,8 +65,13 @@ class MirrorDefinition(Struct, frozen=True):
 
     @property
     def is_typed(self) -> bool:
-        """True if the mirror fills typed topics."""
+        """True if the values of a Kafka cluster become the columns of typed topics."""
         return bool(self.value_format)
+
+    @property
+    def is_of_sparklog(self) -> bool:
+        """True if the source is a sparklog cluster, whose topics keep their columns."""
+        return self.source.startswith(SPARKLOG)
 
     def columns_of(self, topic: str) -> TopicColumns | None:
         """Return the columns of a new topic: the first that match it. None: none match. Raises InvalidConfigError."""
@@ -78,7 +83,7 @@ class MirrorDefinition(Struct, frozen=True):
     @property
     def bootstrap_servers(self) -> str:
         """The source's brokers, as host:port separated by commas."""
-        return self.source.removeprefix(KAFKA)
+        return self.source.removeprefix(KAFKA).removeprefix(SPARKLOG)
 
     def settings(self, source_topic_id: str) -> dict[str, object]:
         """Return the settings of a new topic of the mirror. `source_topic_id`: "" if the source has no ids."""
@@ -186,9 +191,10 @@ def check_definition(definition: MirrorDefinition) -> None:
             f"mirror {definition.name!r}: a name has 1 to {NAME_CHARS_MAX} letters, digits, dots, hyphens and "
             "underscores"
         )
-    if not definition.source.startswith(KAFKA) or not definition.bootstrap_servers:
+    if not definition.source.startswith((KAFKA, SPARKLOG)) or not definition.bootstrap_servers:
         raise InvalidConfigError(
-            f"source {definition.source!r}: use {KAFKA}HOST:PORT, several brokers with commas: {KAFKA}a:9092,b:9092"
+            f"source {definition.source!r}: use {KAFKA}HOST:PORT for a Kafka cluster or {SPARKLOG}HOST:PORT for a sparklog "
+            f"cluster, several brokers with commas: {KAFKA}a:9092,b:9092"
         )
     if not definition.topics:
         raise InvalidConfigError("no topics: name them by regular expressions with commas, such as 'orders,logs-.*'")
@@ -199,6 +205,11 @@ def check_definition(definition: MirrorDefinition) -> None:
 
 def _check_columns(definition: MirrorDefinition) -> None:
     columns = read_columns(definition.columns)
+    if definition.is_of_sparklog and (definition.value_format or columns or definition.drops_headers):
+        raise InvalidConfigError(
+            "columns, headers and the format of values concern Kafka's topics: the topics of a sparklog cluster keep "
+            "their own columns"
+        )
     if not definition.value_format:
         if columns or definition.drops_headers:
             raise InvalidConfigError(

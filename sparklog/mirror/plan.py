@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
+import pyarrow as pa
 from msgspec import Struct
 
 from sparklog.errors import InvalidConfigError, InvalidTopicError
 from sparklog.kafka.topic_settings import own_text
 from sparklog.metadata.mirror_settings import REFUSED_OF
 from sparklog.metadata.store import PARTITIONS_MAX
-from sparklog.mirror.definition import SOURCE_NAME_CHARS_MAX, MirrorDefinition, TopicColumns, matcher
+from sparklog.mirror.definition import SOURCE_NAME_CHARS_MAX, MirrorDefinition, matcher
 from sparklog.mirror.refused import refused_topic
-from sparklog.settings import Scope, settings_of
+from sparklog.mirror.source import SourceTopic
+from sparklog.settings import LAKE_PREFIX, MIRROR_PREFIX, Scope, settings_of
 from sparklog.types import check_topic_name
 
 COPIED = (
@@ -32,6 +34,14 @@ COPIED = (
 _AT_LEAST = ("max.message.bytes",)
 """Settings that are only raised: batches have other sizes here."""
 INTERNAL_PREFIX = "__"
+OF_ITS_CLUSTER = (
+    "min.insync.replicas",
+    "unclean.leader.election.enable",
+    "remote.storage.enable",
+    "local.retention.ms",
+    "local.retention.bytes",
+)
+"""Settings of a sparklog cluster's topic that concern its replicas and its object store, not its records."""
 
 
 class PlannedTopic(Struct, frozen=True):
@@ -43,8 +53,12 @@ class PlannedTopic(Struct, frozen=True):
     """Settings of the topic, those of the mirror included."""
     remarks: tuple[str, ...]
     """Settings of the source that are not kept, with the reason."""
-    columns: TopicColumns | None = None
-    """Columns of a typed topic; None: an envelope topic."""
+    schemas: Sequence[pa.Schema | str] = ()
+    """Schemas of a typed topic in their order, as DDL or Arrow; empty: an envelope topic."""
+    key_columns: Sequence[str] = ()
+    """Key columns of a typed topic."""
+    timestamp_column: str | None = None
+    """Column with the event time of a typed topic's rows."""
     refused: Mapping[str, object] | None = None
     """Settings of the topic of refused records; None: there is none."""
 
@@ -62,27 +76,27 @@ def chosen_topics(definition: MirrorDefinition, names: Iterable[str], internal: 
     )
 
 
-def planned_topic(
-    definition: MirrorDefinition, name: str, topic_id: str, partitions: int, source: Mapping[str, str]
-) -> PlannedTopic:
-    """Return the plan of one topic. `source`: its settings in effect at the source. Raises InvalidTopicError for a
-    topic that cannot exist here, and InvalidConfigError for a typed topic without columns."""
+def planned_topic(definition: MirrorDefinition, topic: SourceTopic, settings: Mapping[str, object]) -> PlannedTopic:
+    """Return the plan of one topic. `settings`: those at the source. Raises InvalidTopicError for a topic that cannot
+    exist here, and InvalidConfigError for a typed topic without columns."""
+    name, partitions = topic.name, len(topic.partitions)
     check_topic_name(name)
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidTopicError(f"topic {name!r} has {partitions} partitions at the source; 1 to {PARTITIONS_MAX} fit")
-    settings, remarks = copied_settings(source)
-    configs = settings | definition.settings(topic_id)
+    copied, remarks = own_settings(settings) if definition.is_of_sparklog else copied_settings(settings)
+    configs = copied | definition.settings(topic.topic_id)
     if not definition.is_typed:
-        return PlannedTopic(name, partitions, configs, tuple(remarks))
+        return PlannedTopic(
+            name, partitions, configs, tuple(remarks), topic.schemas, topic.key_columns, topic.timestamp_column
+        )
     columns = definition.columns_of(name)
     if columns is None:
         raise InvalidConfigError(
             f"topic {name!r} has no columns: name them (--ddl '{name}=id BIGINT, …'), or leave the topic out of --topics"
         )
     check_topic_name(refused_topic(name))
-    return PlannedTopic(
-        name, partitions, configs, tuple(remarks), columns, refused_settings(definition, name, settings)
-    )
+    refused = refused_settings(definition, name, copied)
+    return PlannedTopic(name, partitions, configs, tuple(remarks), (columns.ddl,), columns.key_columns, refused=refused)
 
 
 def refused_settings(definition: MirrorDefinition, topic: str, settings: Mapping[str, object]) -> dict[str, object]:
@@ -99,7 +113,15 @@ def refused_settings(definition: MirrorDefinition, topic: str, settings: Mapping
     }
 
 
-def copied_settings(source: Mapping[str, str]) -> tuple[dict[str, object], list[str]]:
+def own_settings(source: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:
+    """Return the settings of a sparklog cluster's topic that a topic here gets, and remarks about the others."""
+    others = (MIRROR_PREFIX, LAKE_PREFIX)
+    kept = {n: v for n, v in source.items() if not n.startswith(others) and n not in OF_ITS_CLUSTER}
+    left = sorted(n for n in source if n in OF_ITS_CLUSTER)
+    return kept, [f"{name} = {source[name]!r:.100} is not kept: it concerns the source's cluster" for name in left]
+
+
+def copied_settings(source: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:
     """Return the settings for a topic here, without defaults, and remarks about those that are not kept."""
     table = settings_of(Scope.TOPIC)
     settings: dict[str, object] = {}
@@ -109,7 +131,7 @@ def copied_settings(source: Mapping[str, str]) -> tuple[dict[str, object], list[
             continue
         setting = table[name]
         try:
-            value = setting.parse(own_text(setting, source[name]))
+            value = setting.parse(own_text(setting, str(source[name])))
         except InvalidConfigError as e:
             remarks.append(f"{name} = {source[name]!r:.100} is not kept: {e}")
             continue

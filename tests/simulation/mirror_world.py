@@ -17,21 +17,33 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from sparklog.client.kafka.source import FetchedPartition, SourcePartition, SourceTopic, source_error
+from sparklog.client.kafka.source import NO_RECORDS, KafkaRecords, source_error
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.reading.mirrored_ends import MirroredEnd
 from sparklog.environment.fault_points import InjectedFault
 from sparklog.errors import OffsetOutOfRangeError, RequestTimedOutError, SparklogError
-from sparklog.format.batch import decode_header
-from sparklog.format.offset_column import decode_rows
+from sparklog.format.batch import (
+    ATTRIBUTE_OFFSET_COLUMN,
+    ATTRIBUTE_TRANSACTIONAL,
+    COMPRESSIONS,
+    STAMP_CHARS,
+    decode_header,
+    encode_batch,
+    encode_marker,
+    stamp_batch,
+)
+from sparklog.format.offset_column import decode_rows, row_offsets, with_offset_column
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.kafka.records.batch_v2 import TRANSACTIONAL
 from sparklog.kafka.values.json_records import parse_rows
 from sparklog.kafka.wire.errors import Kafka
+from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
+from sparklog.mirror.copying import AbortedBatches, SourceBatches
 from sparklog.mirror.definition import MirrorDefinition, MirroredTopic
 from sparklog.mirror.placing import AbortedTransaction
 from sparklog.mirror.refused import REFUSED_SCHEMA, RefusedLog
 from sparklog.mirror.rules import NO_EPOCH, NO_SCHEMA, EpochAnswer, SourceBounds
+from sparklog.mirror.source import FetchedPartition, SourcePartition, SourceTopic
 from sparklog.mirror.typed import NO_LIMIT, RefusedTarget, TypedTarget
 from sparklog.mirror.worker.log_side import PlacedAppend
 from sparklog.mirror.worker.sync import Decisions, Mirrored, MirrorSync
@@ -46,6 +58,7 @@ ANSWER_BYTES = 2_000
 COLUMNS = {11: pa.schema([("a", pa.string())]), 12: pa.schema([("a", pa.string()), ("b", pa.int32())])}
 """Columns of the typed topic, by the id of their schema."""
 REFUSED_SCHEMA_ID = 9
+ENVELOPE = {ENVELOPE_SCHEMA_ID: ENVELOPE_SCHEMA}
 FAULTS = ("before", "after", "before-refused", "after-refused")
 
 
@@ -80,13 +93,52 @@ class StoredBatch(NamedTuple):
             values=list(self.values.values()),
         )
 
+    def stored(self) -> bytes:
+        """The batch as a sparklog cluster stores it."""
+        if self.marker:
+            data = encode_marker(
+                ENVELOPE_SCHEMA,
+                schema_id=ENVELOPE_SCHEMA_ID,
+                producer_id=self.producer_id,
+                producer_epoch=0,
+                coordinator_epoch=0,
+                commit=self.marker == COMMIT,
+                timestamp_ms=1,
+            )
+        else:
+            is_whole = len(self.values) == self.last - self.base + 1
+            rows = [{"key": None, "value": value, "headers": None, "timestamp": 1} for value in self.values.values()]
+            batch = pa.RecordBatch.from_pylist(rows, schema=ENVELOPE_SCHEMA)
+            if not is_whole:
+                offsets = pa.array(list(self.values), pa.int64())
+                batch = pa.RecordBatch.from_arrays(
+                    [*batch.columns, offsets], schema=with_offset_column(ENVELOPE_SCHEMA)
+                )
+            data = encode_batch(
+                batch,
+                schema_id=ENVELOPE_SCHEMA_ID,
+                min_timestamp_ms=0,
+                max_timestamp_ms=0,
+                compression=COMPRESSIONS[self.codec % len(COMPRESSIONS)],
+                attributes=(ATTRIBUTE_TRANSACTIONAL if self.producer_id >= 0 else 0)
+                | (0 if is_whole else ATTRIBUTE_OFFSET_COLUMN),
+                producer_id=self.producer_id,
+                producer_epoch=0 if self.producer_id >= 0 else -1,
+                base_sequence=0 if self.producer_id >= 0 else -1,
+                last_offset_delta=self.last - self.base,
+            )
+        header = decode_header(data)
+        stamp_batch(data, 0, header, base_offset=self.base, leader_epoch=self.epoch, append_time_ms=1)
+        return bytes(data)
+
 
 class SimulatedSource:
-    """A topic with one partition at the source; in the place of `KafkaSource`."""
+    """A topic with one partition at the source; in the place of `KafkaSource` or `SparklogSource`."""
 
-    def __init__(self, choose: Random, *, is_typed: bool = False) -> None:
+    def __init__(self, choose: Random, *, is_typed: bool = False, is_of_sparklog: bool = False) -> None:
         self._choose = choose
         self._is_typed = is_typed
+        self._is_of_sparklog = is_of_sparklog
         self._lineage = 0
         self.topic_number = 0
         self.batches: list[StoredBatch] = []
@@ -234,7 +286,9 @@ class SimulatedSource:
             code = Kafka.OFFSET_OUT_OF_RANGE
         if code:
             out_of_range = code == Kafka.OFFSET_OUT_OF_RANGE
-            return {TP: FetchedPartition(source_error(code, "t-0"), out_of_range, -1, -1, (), None, memoryview(b""))}
+            return {TP: FetchedPartition(source_error(code, "t-0"), out_of_range, -1, None, NO_RECORDS)}
+        if self._is_of_sparklog:
+            return {TP: self._stored_batches(position)}
         data = b"".join(b.encoded() for b in self.batches if b.last >= position and b.base < self.stable)
         data = data[: max(ANSWER_BYTES, self._choose.randrange(2 * ANSWER_BYTES))]
         if self.is_damaged and data:
@@ -242,7 +296,25 @@ class SimulatedSource:
             at = self._choose.randrange(len(data))
             data = data[:at] + bytes([data[at] ^ (1 << self._choose.randrange(8))]) + data[at + 1 :]
         aborted = tuple(AbortedTransaction(p, first) for p, first, end in self.aborted if end >= position)
-        return {TP: FetchedPartition(None, False, self.stable, self.end, aborted, None, memoryview(data))}
+        return {
+            TP: FetchedPartition(None, False, self.stable, None, KafkaRecords(memoryview(data), self.stable, aborted))
+        }
+
+    def _stored_batches(self, position: int) -> FetchedPartition:
+        """Whole batches, of which the last one can be damaged behind its stamp, which the checksum does not cover."""
+        data, limit = b"", self._choose.randrange(2 * ANSWER_BYTES)
+        for batch in self.batches:
+            if batch.last >= position and batch.last < self.stable and (not data or len(data) < limit):
+                stored = batch.stored()
+                data += stored
+        if self.is_damaged and data:
+            self.is_damaged = False
+            behind = decode_header(stored).stamp_position + STAMP_CHARS
+            at = len(data) - self._choose.randrange(1, len(stored) - behind)
+            data = data[:at] + bytes([data[at] ^ (1 << self._choose.randrange(8))]) + data[at + 1 :]
+        aborted = tuple(AbortedBatches(p, first, end) for p, first, end in self.aborted if end >= position)
+        batches = SourceBatches(memoryview(data), self.stable, aborted, ENVELOPE, None)
+        return FetchedPartition(None, False, self.stable, None, batches)
 
 
 class SimulatedLog:
@@ -310,13 +382,12 @@ class SimulatedLog:
     def _store(self, data: memoryview) -> None:
         header = decode_header(data)
         rows, offsets = decode_rows(data, COLUMNS.get(header.schema_id, ENVELOPE_SCHEMA), header)
-        assert offsets is not None
         if header.schema_id in COLUMNS:
             texts = [{name: v for name, v in row.items() if v is not None} for row in rows.to_pylist()]
             values = [json.dumps(text, separators=(",", ":")).encode() for text in texts]
         else:
             values = rows.column("value").to_pylist()
-        self._keep(self.values, offsets.tolist(), values)
+        self._keep(self.values, row_offsets(header, offsets).tolist(), values)
         self.end, self.epoch, self.schema_id = header.last_offset + 1, header.base_sequence, header.schema_id
 
     def _keep(self, values: dict[int, bytes], offsets: list[int], new: list[bytes]) -> None:
@@ -338,10 +409,10 @@ class SimulatedLog:
 class Life:
     """Mirrors of one topic, from a seed. Two workers share the topic, and die at times."""
 
-    def __init__(self, seed: int, *, is_typed: bool = False, **checks: bool) -> None:
+    def __init__(self, seed: int, *, is_typed: bool = False, is_of_sparklog: bool = False, **checks: bool) -> None:
         """`checks`: safeguards of the log (`checks_end`, `checks_refused_end`)."""
         self._choose = Random(seed)
-        self.source = SimulatedSource(self._choose, is_typed=is_typed)
+        self.source = SimulatedSource(self._choose, is_typed=is_typed, is_of_sparklog=is_of_sparklog)
         self.log = SimulatedLog(self.source, **{"checks_end": True, **checks})
         self._is_typed = is_typed
         self._newest_columns = min(COLUMNS)
@@ -353,7 +424,9 @@ class Life:
         self._workers = [self.worker(), self.worker()]
 
     def worker(self, bytes_per_second: int = 0) -> MirrorSync:
-        decisions = Decisions(self._pause, self._note_lost, self._begin_at, lambda name, count: None)
+        decisions = Decisions(
+            self._pause, self._note_lost, self._begin_at, lambda name, count: None, lambda name, schema: {}
+        )
         source: Any = self.source
         log: Any = self.log
         return MirrorSync(source, log, decisions, bytes_per_second=bytes_per_second, clock_s=lambda: self.now_s)
@@ -380,7 +453,7 @@ class Life:
         settings = MirroredTopic(TOPIC, MirrorDefinition("m", "kafka://s:1"), "id0", self.paused, ())
         known = columns or self._choose.randint(min(COLUMNS), self._newest_columns)
         typed = typed_target(known) if self._is_typed else None
-        worker.use({TOPIC: Mirrored(settings, "id", 1, INFLATED_BYTES_MAX, typed)})
+        worker.use({TOPIC: Mirrored(settings, "id", 1, INFLATED_BYTES_MAX, typed, ENVELOPE)})
         worker.round(0)
 
     def step(self) -> None:
@@ -454,9 +527,9 @@ def typed_target(columns: int) -> TypedTarget:
     )
 
 
-def live(seed: int, steps: int, *, is_typed: bool = False, **checks: bool) -> Life:
-    """Run a life. `checks`: safeguards of the log. Raises Violation."""
-    life = Life(seed, is_typed=is_typed, **checks)
+def live(seed: int, steps: int, **options: bool) -> Life:
+    """Run a life. `options`: those of `Life`. Raises Violation."""
+    life = Life(seed, **options)
     for _ in range(steps):
         life.step()
     life.settle()

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from sparklog.mirror.copying import AbortedBatches
 from sparklog.mirror.refused import RefusedLog
 from sparklog.mirror.rules import Go
 from sparklog.mirror.typed import TypedConversion
 from sparklog.mirror.worker import sync
 from sparklog.mirror.worker.sync import MirrorSync
+from tests.simulation import mirror_world
 from tests.simulation.mirror_world import COLUMNS, Life, SimulatedLog, Violation, live
 from tests.support.cases import for_each
 
@@ -25,6 +27,17 @@ def test_lives_store_each_committed_record_once_or_pause() -> None:
     assert any("unclean election" in reason for reason in reasons)
     assert any(life.lost for life in lives)
     assert sum(len(life.log.values) for life in lives if not life.paused) > 1_000
+
+
+def test_lives_that_copy_a_sparklog_cluster_store_each_committed_record_once_or_pause() -> None:
+    lives = [live(seed, STEPS, is_of_sparklog=True) for seed in range(SEEDS)]
+    assert sum(len(life.log.values) for life in lives if not life.paused) > 1_000
+    assert any("unclean election" in life.paused for life in lives) and any(life.lost for life in lives)
+
+
+def test_a_copy_that_keeps_aborted_batches_breaks_a_promise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_world, "AbortedBatches", lambda p, first, last: AbortedBatches(p, first, -1))
+    assert finds_violation(lambda seed: live(seed, STEPS, is_of_sparklog=True))
 
 
 def test_lives_of_a_typed_topic_store_each_record_as_a_row_or_as_a_refused_record() -> None:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, Protocol
 from sparklog.client.admin.mirror_groups import GroupCopier, Groups
 from sparklog.client.admin.mirror_reports import MirrorProgress, read_mirror_reports
 from sparklog.client.admin.schema_argument import arrow_schema_of
-from sparklog.client.kafka.source import KafkaSource, SourceTopic
+from sparklog.client.admin.sparklog_source import SparklogSource
+from sparklog.client.kafka.source import KafkaSource
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
 from sparklog.client.net.topic_info import TopicInfo
@@ -45,6 +46,7 @@ from sparklog.mirror.definition import (
 from sparklog.mirror.plan import PlannedTopic, chosen_topics, planned_topic
 from sparklog.mirror.refused import REFUSED_SCHEMA, RefusedLog, refused_topic
 from sparklog.mirror.rules import SourceBounds
+from sparklog.mirror.source import MirrorSource, SourceTopic
 from sparklog.security.client_security import client_security
 from sparklog.types import TopicPartition
 
@@ -129,17 +131,22 @@ class Topics(Groups, Protocol):
         partitions: int,
         schema: Any,
         key_columns: Iterable[str],
+        timestamp_column: str | None,
         configs: Mapping[str, object],
     ) -> Any: ...
+
+    def alter_schema(self, name: str, *, schema: Any) -> Any: ...
 
     def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> Any: ...
 
     def delete_topic(self, name: str) -> None: ...
 
 
-def open_source(definition: MirrorDefinition, timeout_ms: int) -> KafkaSource:
+def open_source(definition: MirrorDefinition, timeout_ms: int) -> MirrorSource:
     """Return the client of a mirror's source. Raises InvalidConfigError."""
     security = client_security(definition.source_config or None)
+    if definition.is_of_sparklog:
+        return SparklogSource(definition.bootstrap_servers, security, timeout_ms=timeout_ms)
     return KafkaSource(definition.bootstrap_servers, security, timeout_ms=timeout_ms)
 
 
@@ -152,7 +159,7 @@ class MirrorPlan(NamedTuple):
     """Reasons why the other topics cannot be created, by name."""
 
 
-def plan_mirror(definition: MirrorDefinition, source: KafkaSource, here: Iterable[str]) -> MirrorPlan:
+def plan_mirror(definition: MirrorDefinition, source: MirrorSource, here: Iterable[str]) -> MirrorPlan:
     """Return the topics that the mirror would create; those of `here`, which exist, are left out. Raises errors of the
     source that concern all topics."""
     all_topics = source.topics()
@@ -168,13 +175,13 @@ def plan_mirror(definition: MirrorDefinition, source: KafkaSource, here: Iterabl
                 raise configs
             if name in taken:
                 raise InvalidConfigError("its name is that of the refused records of another topic: leave it out")
-            planned.append(planned_topic(definition, name, topic.topic_id, len(topic.partitions), configs))
+            planned.append(planned_topic(definition, topic, configs))
         except SparklogError as e:
             refused[name] = str(e)
     return MirrorPlan(tuple(planned), refused)
 
 
-def create_missing_topics(admin: Topics, definition: MirrorDefinition, source: KafkaSource) -> dict[str, str]:
+def create_missing_topics(admin: Topics, definition: MirrorDefinition, source: MirrorSource) -> dict[str, str]:
     """Create the topics that the source has and that do not exist here. Returns the reasons for topics that were not
     created, by name. Raises errors of the source."""
     planned, refused = plan_mirror(definition, source, admin.list_topics())
@@ -187,10 +194,13 @@ def create_missing_topics(admin: Topics, definition: MirrorDefinition, source: K
                 admin.create_topic(
                     topic.name,
                     partitions=topic.partitions,
-                    schema=None if topic.columns is None else topic.columns.ddl,
-                    key_columns=() if topic.columns is None else topic.columns.key_columns,
+                    schema=topic.schemas[0] if topic.schemas else None,
+                    key_columns=topic.key_columns,
+                    timestamp_column=topic.timestamp_column,
                     configs=topic.configs,
                 )
+                for schema in topic.schemas[1:]:
+                    admin.alter_schema(topic.name, schema=schema)
         except SparklogError as e:
             if e.retriable:
                 raise
@@ -202,7 +212,12 @@ def create_refused_topic(admin: Topics, topic: str, partitions: int, configs: Ma
     """Create the topic of a typed topic's refused records, unless it exists."""
     with contextlib.suppress(TopicAlreadyExistsError):
         admin.create_topic(
-            refused_topic(topic), partitions=partitions, schema=REFUSED_SCHEMA, key_columns=(), configs=configs
+            refused_topic(topic),
+            partitions=partitions,
+            schema=REFUSED_SCHEMA,
+            key_columns=(),
+            timestamp_column=None,
+            configs=configs,
         )
 
 
@@ -500,7 +515,7 @@ def promote_mirror(
 
 
 def _wait_for_end(
-    source: KafkaSource,
+    source: MirrorSource,
     cluster: Cluster,
     tps: Sequence[TopicPartition],
     name: str,

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from sparklog.client.kafka.source import KafkaSource, SourceTopic
 from sparklog.errors import SparklogError
 from sparklog.format.body_layout import INFLATED_BYTES_MAX
-from sparklog.mirror.placing import place
+from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.mirror.rules import NO_EPOCH, SourceBounds
+from sparklog.mirror.source import ConversionTarget, MirrorSource, SourceTopic
 from sparklog.types import TopicPartition
 
 SAMPLES_MAX = 50
@@ -55,7 +55,7 @@ class _Sample(NamedTuple):
 
 
 def estimate_mirror(
-    source: KafkaSource, names: Iterable[str], clock_s: Callable[[], float] = time.monotonic
+    source: MirrorSource, names: Iterable[str], clock_s: Callable[[], float] = time.monotonic
 ) -> MirrorEstimate:
     """Estimate the work for topics of the source. Raises errors of the source's metadata; a partition that does not
     answer counts as empty."""
@@ -84,7 +84,7 @@ def estimate_mirror(
 
 
 def _sample(
-    source: KafkaSource,
+    source: MirrorSource,
     topics: dict[str, SourceTopic],
     tp: TopicPartition,
     offset: int,
@@ -98,9 +98,12 @@ def _sample(
     begin_s = clock_s()
     try:
         part = source.fetch(leader, {tp: (offset, epoch, NO_EPOCH)}, wait_ms=SAMPLE_WAIT_MS).get(tp)
-        if part is None or part.error is not None or not len(part.records):
+        if part is None or part.error is not None or not part.records.size_bytes:
             return None
-        placed = place(part.records, offset, part.stable, part.aborted, INFLATED_BYTES_MAX, 0)
+        schemas = dict(enumerate(topics[tp.topic].schemas or (ENVELOPE_SCHEMA,)))
+        placed = part.records.place(offset, ConversionTarget(INFLATED_BYTES_MAX, 0, schemas=schemas))
     except SparklogError:
         return None
-    return _Sample(placed.next_offset - offset, len(part.records), clock_s() - begin_s) if placed.batches else None
+    return (
+        _Sample(placed.next_offset - offset, part.records.size_bytes, clock_s() - begin_s) if placed.batches else None
+    )

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from sparklog.client.admin.group_admin import GroupDescription
-from sparklog.client.kafka.source import KafkaSource
 from sparklog.errors import GroupIdNotFoundError, SparklogError
 from sparklog.mirror.definition import SOURCE_NAME_CHARS_MAX, MirrorDefinition, matcher
 from sparklog.mirror.rules import group_offset
+from sparklog.mirror.source import MirrorSource
 from sparklog.types import OffsetAndMetadata, TopicPartition
 
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class GroupCopier:
     """Copies offsets of one mirror's groups, for one thread. A group that has members here is left alone."""
 
-    def __init__(self, admin: Groups, source: KafkaSource) -> None:
+    def __init__(self, admin: Groups, source: MirrorSource) -> None:
         self._admin = admin
         self._source = source
         self._copied: dict[str, dict[TopicPartition, int]] = {}

@@ -22,8 +22,9 @@ from sparklog.errors import (
 )
 from sparklog.kafka.wire.codec import NO_UUID
 from sparklog.kafka.wire.errors import Kafka
-from sparklog.mirror.placing import AbortedTransaction
+from sparklog.mirror.placing import AbortedTransaction, Placed, place
 from sparklog.mirror.rules import EpochAnswer, SourceBounds
+from sparklog.mirror.source import ConversionTarget, FetchedPartition, SourceOffset, SourcePartition, SourceTopic
 from sparklog.security.client_security import ClientSecurity
 from sparklog.settings import MIB
 from sparklog.types import TopicPartition
@@ -50,44 +51,32 @@ _STALE = {
 }
 
 
-class SourcePartition(NamedTuple):
-    """A partition of the source."""
+class KafkaRecords(NamedTuple):
+    """A partition's records in a fetch answer of Kafka's protocol."""
 
-    leader: int
-    """Id of the leading broker; -1: none."""
-    leader_epoch: int
-
-
-class SourceTopic(NamedTuple):
-    """A topic of the source."""
-
-    name: str
-    topic_id: str
-    """Id of the topic in hexadecimal digits; "" before Kafka 2.8."""
-    partitions: tuple[SourcePartition, ...]
-    is_internal: bool
-
-
-class FetchedPartition(NamedTuple):
-    """A partition's part of a fetch answer."""
-
-    error: SparklogError | None
-    is_out_of_range: bool
+    data: memoryview
     stable: int
     """Last stable offset."""
-    end: int
-    """High watermark."""
-    aborted: tuple[AbortedTransaction, ...]
-    diverging: EpochAnswer | None
-    """The source's answer if it has other records at the position; None: it has the same, or did not compare."""
-    records: memoryview
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.data)
+
+    def place(self, position: int, target: ConversionTarget) -> Placed:
+        """Return the records as batches at given offsets. Raises the errors of `place`."""
+        return place(
+            self.data,
+            position,
+            self.stable,
+            self.aborted,
+            target.inflated_bytes_max,
+            target.now_ms,
+            target.typed,
+        )
 
 
-class SourceOffset(NamedTuple):
-    """The committed offset of a group at the source."""
-
-    offset: int
-    metadata: str
+NO_RECORDS = KafkaRecords(memoryview(b""), -1)
 
 
 def source_error(code: int, about: str) -> SparklogError:
@@ -275,9 +264,9 @@ class KafkaSource:
 
     # -- settings and sizes
 
-    def settings(self, names: Sequence[str]) -> dict[str, dict[str, str] | SparklogError]:
+    def settings(self, names: Sequence[str]) -> dict[str, Mapping[str, object] | SparklogError]:
         """Return the settings in effect of topics, by topic and by Kafka's name, or their errors."""
-        result: dict[str, dict[str, str] | SparklogError] = {}
+        result: dict[str, Mapping[str, object] | SparklogError] = {}
         for start in range(0, len(names), TOPICS_PER_REQUEST):
             resources = [
                 {"resource_type": TOPIC_RESOURCE, "resource_name": name, "configuration_keys": None}
@@ -439,14 +428,14 @@ def _fetched(tp: TopicPartition, part: Mapping[str, Any]) -> FetchedPartition:
     if diverging is not None and diverging["end_offset"] >= 0:
         other = EpochAnswer(diverging["epoch"], diverging["end_offset"])
     aborted = tuple(AbortedTransaction(a["producer_id"], a["first_offset"]) for a in part["aborted_transactions"] or ())
+    stable, end = part["last_stable_offset"], part["high_watermark"]
+    stable = stable if stable >= 0 else end
     return FetchedPartition(
         source_error(code, str(tp)) if code else None,
         code == Kafka.OFFSET_OUT_OF_RANGE,
-        part["last_stable_offset"],
-        part["high_watermark"],
-        aborted,
+        stable,
         other,
-        part["records"] if part["records"] is not None else memoryview(b""),
+        KafkaRecords(part["records"] if part["records"] is not None else memoryview(b""), stable, aborted),
     )
 
 

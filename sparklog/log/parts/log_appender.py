@@ -61,8 +61,9 @@ class LogAppender:
 
     def append_at(self, payload: bytearray | memoryview, expected_offset: int, *, leader_epoch: int = 0) -> AppendInfo:
         """Append batches at their own offsets, which begin at `expected_offset`, only if the log ends there. Each batch
-        has the column of offsets, and spans the offsets without records before, between and behind its rows; a batch
-        without rows is a gap. The batches get the stamps of this log, except their offsets.
+        has the column of offsets, and spans the offsets without records before, between and behind its rows; or it has
+        neither the column nor such offsets. A batch without rows is a gap. The batches get the stamps of this log,
+        except their offsets, and append times that are the timestamps of their records.
 
         Raises OffsetOutOfRangeError if the log ends elsewhere; CorruptBatchError, MessageTooLargeError,
         UnknownSchemaError, InvalidRequestError, FencedLeaderEpochError (all before the first write), StorageFullError,
@@ -80,7 +81,7 @@ class LogAppender:
                     f"{state.owner.topic_partition} ends at {end}, the batches begin at {expected_offset}: read the "
                     "log's end, and send the records after it"
                 )
-            return self._append_checked(view, batches, leader_epoch)[0]
+            return self._append_checked(view, batches, leader_epoch, keeps_times=True)[0]
 
     def append_internal(self, payload: bytearray | memoryview, *, leader_epoch: int = 0) -> AppendInfo:
         """Append batches of the broker itself. They can have any size, their transactions need no verification, and
@@ -178,13 +179,19 @@ class LogAppender:
         return with_repeated(*self._append_checked(view, batches, leader_epoch), originals)
 
     def _append_checked(
-        self, view: memoryview, placed: Sequence[tuple[int, BatchHeader]], leader_epoch: int
+        self,
+        view: memoryview,
+        placed: Sequence[tuple[int, BatchHeader]],
+        leader_epoch: int,
+        *,
+        keeps_times: bool = False,
     ) -> tuple[AppendInfo, list[PlacedBatch]]:
         """Stamp and write the batches `found`, which fill `view`. Returns the result, and the batches with stamps."""
         reach("log.before-append")
         now_ms = max(self._state.clock.now_ms(), self._state.append_time_ms)
         self._state.epochs.begin(leader_epoch, self._state.offsets.written)
-        batches = stamp_payload(view, placed, self._state.offsets.written, leader_epoch, now_ms)
+        end = self._state.offsets.written
+        batches = stamp_payload(view, placed, end, leader_epoch, now_ms, keeps_times=keeps_times)
         first, last = batches[0].header, batches[-1].header
         self._state.offsets.reserve(last.next_offset)
         self._state.enter(view, batches, now_ms)

@@ -43,8 +43,10 @@ NO_PRODUCER = (-1, -1, -1)
 INFLATED_PER_WRITTEN = 4
 """Number of bytes whose decompression and check take about as long as writing one byte to the operating system's
 memory."""
+APPEND_TIME_MS_MAX = (2**63 - 1) // 1000
+"""Largest append time that is a timestamp in µs, too."""
 _ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_GZIP | ATTRIBUTE_SNAPPY
-_PLACED_ATTRIBUTES = ATTRIBUTE_OFFSET_COLUMN | ATTRIBUTE_GZIP | ATTRIBUTE_SNAPPY
+_PLACED_ATTRIBUTES = ATTRIBUTE_OFFSET_COLUMN | ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_GZIP | ATTRIBUTE_SNAPPY
 
 
 def check_payload(
@@ -106,8 +108,13 @@ def check_placed(
 
 
 def _check_placed_header(header: BatchHeader, base_offset: int) -> None:
-    if header.attributes & ~_PLACED_ATTRIBUTES or not header.attributes & ATTRIBUTE_OFFSET_COLUMN:
+    if header.attributes & ~_PLACED_ATTRIBUTES:
         raise InvalidRequestError(f"a batch at given offsets cannot have attributes {header.attributes:#x}")
+    if not header.attributes & ATTRIBUTE_OFFSET_COLUMN and not (header.is_dense or header.record_count == 0):
+        raise InvalidRequestError(
+            f"a batch of {header.record_count} records without a column of offsets spans "
+            f"{header.last_offset_delta + 1} offsets"
+        )
     if header.base_offset != base_offset:
         raise InvalidRequestError(
             f"a batch at given offsets begins at {header.base_offset}, the offset before it is {base_offset - 1}"
@@ -119,6 +126,11 @@ def _check_placed_header(header: BatchHeader, base_offset: int) -> None:
     if header.min_timestamp_ms > header.max_timestamp_ms:
         raise InvalidRequestError(
             f"a batch whose smallest timestamp {header.min_timestamp_ms} is above its largest {header.max_timestamp_ms}"
+        )
+    if header.attributes & ATTRIBUTE_LOG_APPEND_TIME and not 0 <= header.append_time_ms <= APPEND_TIME_MS_MAX:
+        raise InvalidRequestError(
+            f"a batch at given offsets has the append time {header.append_time_ms} ms; at most {APPEND_TIME_MS_MAX} ms are "
+            "allowed"
         )
 
 
@@ -262,14 +274,17 @@ def stamp_payload(
     base_offset: int,
     leader_epoch: int,
     append_time_ms: int,
+    *,
+    keeps_times: bool = False,
 ) -> list[PlacedBatch]:
-    """Stamp the batches with consecutive offsets from `base_offset` on, and return their headers with the stamps."""
+    """Stamp the batches with consecutive offsets from `base_offset` on, and return their headers with the stamps.
+    `keeps_times`: True to leave the append times that are the timestamps of a batch's records."""
     placed = []
     for position, header in batches:
-        stamp_batch(
-            view, position, header, base_offset=base_offset, leader_epoch=leader_epoch, append_time_ms=append_time_ms
-        )
-        stamped = header._replace(base_offset=base_offset, leader_epoch=leader_epoch, append_time_ms=append_time_ms)
+        is_kept = keeps_times and header.attributes & ATTRIBUTE_LOG_APPEND_TIME
+        time_ms = header.append_time_ms if is_kept else append_time_ms
+        stamp_batch(view, position, header, base_offset=base_offset, leader_epoch=leader_epoch, append_time_ms=time_ms)
+        stamped = header._replace(base_offset=base_offset, leader_epoch=leader_epoch, append_time_ms=time_ms)
         placed.append(PlacedBatch(position, stamped))
         base_offset = stamped.next_offset
     return placed

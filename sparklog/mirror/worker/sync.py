@@ -13,11 +13,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+import pyarrow as pa
 from msgspec import Struct
+from msgspec.structs import replace
 
-from sparklog.client.kafka.source import FetchedPartition, KafkaSource, SourceTopic
-from sparklog.client.net.addresses import Endpoint
 from sparklog.client.reading.mirrored_ends import MirroredEnd
 from sparklog.errors import (
     CorruptBatchError,
@@ -29,7 +30,7 @@ from sparklog.errors import (
 )
 from sparklog.mirror.batches import ENVELOPE_WRITER, PlacedWriter
 from sparklog.mirror.definition import MirroredTopic
-from sparklog.mirror.placing import Placed, place
+from sparklog.mirror.placing import Placed
 from sparklog.mirror.refused import RefusedLog
 from sparklog.mirror.rules import (
     NO_EPOCH,
@@ -43,6 +44,7 @@ from sparklog.mirror.rules import (
     judge_epoch,
     judge_topic,
 )
+from sparklog.mirror.source import ConversionTarget, FetchedPartition, MirrorSource, SourceTopic
 from sparklog.mirror.typed import TypedConversion, TypedTarget
 from sparklog.mirror.worker.log_side import LogSide, PlacedAppend
 from sparklog.types import TopicPartition
@@ -73,7 +75,9 @@ class Mirrored(Struct, frozen=True):
     inflated_bytes_max: int
     """Largest decompressed size of a batch."""
     typed: TypedTarget | None = None
-    """Columns of a typed topic; None: an envelope topic."""
+    """Columns that the values of a Kafka cluster fill; None: an envelope topic, or the source is a sparklog cluster."""
+    schemas: Mapping[int, pa.Schema] = {}
+    """Schemas of the topic by id."""
 
 
 class Decisions(Struct, frozen=True):
@@ -87,6 +91,8 @@ class Decisions(Struct, frozen=True):
     """Deletes the offsets below the first one of the source from a partition without records."""
     grow: Callable[[str, int], None]
     """Adds partitions to a topic, up to a total."""
+    evolve: Callable[[str, pa.Schema], Mapping[int, pa.Schema]]
+    """Gives a topic a newer schema, and returns all its schemas by id."""
 
 
 class PartitionState(Struct):
@@ -143,7 +149,7 @@ class MirrorSync:
 
     def __init__(
         self,
-        source: KafkaSource,
+        source: MirrorSource,
         log_side: LogSide,
         decisions: Decisions,
         *,
@@ -195,7 +201,7 @@ class MirrorSync:
         self._judge([tp for tp in due if not self.states[tp].is_judged])
         if self.throttled_s:
             return False
-        by_leader: dict[Endpoint, list[TopicPartition]] = {}
+        by_leader: dict[Any, list[TopicPartition]] = {}
         for tp in due:
             leader = self.source.leader(self._source_topics, tp)
             if leader is not None and tp in self.states and self.states[tp].is_judged:
@@ -238,6 +244,7 @@ class MirrorSync:
                 continue
             self._source_topics[name] = topic
             self._follow(topic)
+            self._follow_schemas(topic)
 
     def _follow(self, topic: SourceTopic) -> None:
         """Judge the partitions again whose leaders have changed, and add those that the source has added."""
@@ -260,6 +267,23 @@ class MirrorSync:
                 state, epoch = self.states[tp], topic.partitions[tp.partition].leader_epoch
                 if epoch != state.leader_epoch:
                     state.is_judged, state.leader_epoch = False, epoch
+
+    def _follow_schemas(self, topic: SourceTopic) -> None:
+        """Give the topic here the schemas that the source's topic has got, in their order."""
+        mirrored = self._topics.get(topic.name)
+        if mirrored is None:
+            return  # it was paused
+        for schema in topic.schemas:
+            if any(schema.equals(one) for one in mirrored.schemas.values()):
+                continue
+            try:
+                mirrored = replace(mirrored, schemas=self._decisions.evolve(topic.name, schema))
+            except SparklogError as e:
+                if e.retriable:
+                    raise
+                self._pause(topic.name, f"the source's topic has columns that the topic here cannot get: {e}")
+                return
+            self._topics[topic.name] = mirrored
 
     # -- judgement
 
@@ -311,7 +335,7 @@ class MirrorSync:
 
     # -- copying
 
-    def _copy(self, leader: Endpoint, tps: Iterable[TopicPartition], wait_ms: int) -> bool:
+    def _copy(self, leader: Any, tps: Iterable[TopicPartition], wait_ms: int) -> bool:
         states = sorted(((tp, self.states[tp]) for tp in tps if tp in self.states), key=lambda one: one[1].turn)
         positions = {tp: (s.end, s.leader_epoch, s.epoch) for tp, s in states}
         self._turn += 1
@@ -322,7 +346,7 @@ class MirrorSync:
             for tp in positions:
                 self._fail(tp, e)
             return False
-        self._note_fetched(sum(len(part.records) for part in fetched.values()))
+        self._note_fetched(sum(part.records.size_bytes for part in fetched.values()))
         appends: dict[TopicPartition, tuple[PlacedAppend, Placed]] = {}
         for tp, part in fetched.items():
             placed = self._placed(tp, part)
@@ -354,24 +378,19 @@ class MirrorSync:
             state.is_judged = False
             self._fail(tp, part.error)
             return None
-        stable = part.stable if part.stable >= 0 else part.end
+        mirrored = self._topics[tp.topic]
+        limit, now_ms = mirrored.inflated_bytes_max, int(time.time() * 1000)
         try:
-            placed = place(
-                part.records,
-                state.end,
-                stable,
-                part.aborted,
-                self._topics[tp.topic].inflated_bytes_max,
-                int(time.time() * 1000),
-                self._conversion(tp),
-            )
-        except LeaderNotAvailableError as e:  # another worker has newer columns
+            target = ConversionTarget(limit, now_ms, self._conversion(tp), mirrored.schemas)
+            placed = part.records.place(state.end, target)
+        except LeaderNotAvailableError as e:  # another worker, or the source, has newer columns
+            self.look_again()
             self._fail(tp, e)
             return None
         except SparklogError as e:
             self._note_bad_answer(tp, e)
             return None
-        state.stable, state.bad_answers, state.failures, state.error = stable, 0, 0, ""
+        state.stable, state.bad_answers, state.failures, state.error = part.stable, 0, 0, ""
         return placed
 
     def _note_other_epoch(self, tp: TopicPartition, answer: EpochAnswer) -> None:
@@ -406,8 +425,10 @@ class MirrorSync:
         )
 
     def _writer(self, topic: str) -> PlacedWriter:
-        target = self._topics[topic].typed
-        return ENVELOPE_WRITER if target is None else PlacedWriter(target.schema, target.schema_id)
+        target, schemas = self._topics[topic].typed, self._topics[topic].schemas
+        if target is not None:
+            return PlacedWriter(target.schema, target.schema_id)
+        return PlacedWriter(schemas[max(schemas)], max(schemas)) if schemas else ENVELOPE_WRITER
 
     def _append_refused(
         self, appends: Mapping[TopicPartition, tuple[PlacedAppend, Placed]]

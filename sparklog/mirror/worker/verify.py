@@ -7,26 +7,25 @@ refused topic. A refused record that fits by now, because columns were added, is
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from sparklog.client.admin.mirror_admin import mirrored_topics, open_source
-from sparklog.client.kafka.source import KafkaSource, SourceTopic
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.mirrored_ends import mirrored_ends
 from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import LeaderNotAvailableError
 from sparklog.format.batch import decode_header
-from sparklog.format.offset_column import decode_rows
+from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.mirror.placing import place
+from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
 from sparklog.mirror.refused import RefusedLog, refused_topic
 from sparklog.mirror.rules import NO_EPOCH, NO_SCHEMA
+from sparklog.mirror.source import ConversionTarget, MirrorSource, SourceTopic
 from sparklog.mirror.typed import NO_LIMIT, TypedConversion, TypedTarget
 from sparklog.mirror.worker.typed_topics import typed_target
 from sparklog.types import READ_COMMITTED, TopicPartition
@@ -71,7 +70,8 @@ def verify_mirror(cluster: Cluster, name: str, *, share: float = 1.0, timeout_ms
         for topic in topics:
             for number in range(infos[topic.topic].partitions):
                 info, refused = infos[topic.topic], infos.get(refused_topic(topic.topic))
-                typed = None if info.is_envelope or refused is None else typed_target(topic, info, refused)
+                is_typed = topic.definition.is_typed and refused is not None
+                typed = typed_target(topic, info, refused) if is_typed and refused is not None else None
                 check = _PartitionCheck(cluster, source, source_topics, info, typed, timeout_ms, report)
                 check.run(TopicPartition(topic.topic, number), share)
     finally:
@@ -85,7 +85,7 @@ class _PartitionCheck:
     def __init__(
         self,
         cluster: Cluster,
-        source: KafkaSource,
+        source: MirrorSource,
         source_topics: dict[str, SourceTopic],
         info: TopicInfo,
         typed: TypedTarget | None,
@@ -97,7 +97,7 @@ class _PartitionCheck:
         self._source_topics = source_topics
         self._info = info
         self._typed = typed
-        self._columns = COLUMNS if typed is None else tuple(info.schema.names)
+        self._columns = tuple(info.schema.names)
         self._timeout_ms = timeout_ms
         self._report = report
 
@@ -144,19 +144,19 @@ class _PartitionCheck:
                 continue
             if part.error is not None:
                 raise part.error
-            stable = part.stable if part.stable >= 0 else part.end
-            limit, now_ms = self._info.inflated_bytes_max, int(time.time() * 1000)
-            placed = place(part.records, position, stable, part.aborted, limit, now_ms)
+            schemas = {ENVELOPE_SCHEMA_ID: ENVELOPE_SCHEMA} if self._typed is not None else self._info.schemas
+            target = ConversionTarget(self._info.inflated_bytes_max, int(time.time() * 1000), schemas=schemas)
+            placed = part.records.place(position, target)
             if placed.next_offset > position:
-                records = dict(_rows_of(placed.batches, ENVELOPE_SCHEMA))
+                records = dict(_rows_of(placed.batches, schemas))
                 if self._typed is None:
                     return placed.next_offset, records, records
                 typed = TypedConversion(
                     self._typed._replace(refused_max=NO_LIMIT), tp.partition, RefusedLog(), 0, schema_id=NO_SCHEMA
                 )
-                rows = place(part.records, position, stable, part.aborted, limit, now_ms, typed)
+                rows = part.records.place(position, target._replace(typed=typed))
                 # a conversion ends earlier if its rows take much memory
-                return rows.next_offset, records, dict(_rows_of(rows.batches, self._info.schema))
+                return rows.next_offset, records, dict(_rows_of(rows.batches, self._info.schemas))
         raise LeaderNotAvailableError(f"the source sends no records of {tp} from offset {position} on")
 
     def _rows_here(self, tp: TopicPartition, start: int, end: int, columns: Sequence[str]) -> dict[int, Any]:
@@ -174,7 +174,7 @@ class _PartitionCheck:
         for offset in sorted(source.keys() & here.keys()):
             self._report.records += 1
             row = source[offset]
-            names = ["value"] if row is None else [name for name in row if row[name] != here[offset][name]]
+            names = ["value"] if row is None else [name for name in row if _differ(row[name], here[offset][name])]
             if names:
                 self._report.add(f"{tp}, offset {offset}: another {', '.join(names)} than at the source")
         if self._info.is_compacted:
@@ -185,8 +185,13 @@ class _PartitionCheck:
             self._report.add(f"{tp}, offset {offset}: the record is missing at the source")
 
 
-def _rows_of(batches: tuple[memoryview, ...], schema: pa.Schema) -> Iterator[tuple[int, Any]]:
+def _rows_of(batches: tuple[memoryview, ...], schemas: Mapping[int, pa.Schema]) -> Iterator[tuple[int, Any]]:
     for data in batches:
-        rows, offsets = decode_rows(data, schema, decode_header(data))
-        assert offsets is not None
-        yield from zip(np.asarray(offsets).tolist(), pa.Table.from_batches([rows]).to_pylist(), strict=True)
+        header = decode_header(data)
+        rows, offsets = decode_rows(data, schemas[header.schema_id], header)
+        yield from zip(row_offsets(header, offsets).tolist(), pa.Table.from_batches([rows]).to_pylist(), strict=True)
+
+
+def _differ(first: object, second: object) -> bool:
+    """Return True unless both values are the same. Texts are compared if values are not equal: NaN equals nothing."""
+    return first != second and repr(first) != repr(second)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 
+import pyarrow as pa
 from msgspec.structs import replace
 
 from sparklog.client.admin.admin import Admin
@@ -18,7 +19,6 @@ from sparklog.client.admin.mirror_admin import create_missing_topics, create_ref
 from sparklog.client.admin.mirror_groups import GroupCopier
 from sparklog.client.admin.mirror_reports import report_mirrors, report_of
 from sparklog.client.consumer.topic_shares import TopicShares
-from sparklog.client.kafka.source import KafkaSource
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import (
@@ -30,6 +30,7 @@ from sparklog.errors import (
 from sparklog.mirror.definition import LOST, PAUSED, MirrorDefinition, MirroredTopic, mirrored_topic, with_lost
 from sparklog.mirror.plan import refused_settings
 from sparklog.mirror.refused import refused_topic
+from sparklog.mirror.source import MirrorSource
 from sparklog.mirror.worker.log_side import LogSide
 from sparklog.mirror.worker.sync import Decisions, Mirrored, MirrorSync, TopicProgress
 from sparklog.mirror.worker.typed_topics import typed_target
@@ -154,7 +155,7 @@ class MirrorWorker:
         finally:
             source.close()
 
-    def _targets(self, source: KafkaSource, sync: MirrorSync, errors: dict[str, str]) -> dict[TopicPartition, int]:
+    def _targets(self, source: MirrorSource, sync: MirrorSync, errors: dict[str, str]) -> dict[TopicPartition, int]:
         """Return the last stable offsets of the source now. `errors` gets those that are not retriable, by topic."""
         names = sorted({tp.topic for tp in sync.states})
         bounds = source.bounds(source.topics(names), list(sync.states))
@@ -300,7 +301,7 @@ class MirrorWorker:
 
     def _mirrored(self, topic: MirroredTopic, info: TopicInfo, infos: Mapping[str, TopicInfo]) -> Mirrored:
         typed = None
-        if not info.is_envelope and not topic.paused:
+        if topic.definition.is_typed and not topic.paused:
             try:
                 typed = typed_target(topic, info, self._refused_info(topic, info, infos))
             except SparklogError as e:
@@ -308,7 +309,7 @@ class MirrorWorker:
                     raise
                 self._pause(topic.topic, str(e))
                 topic = replace(topic, paused=str(e))
-        return Mirrored(topic, info.topic_id, info.partitions, info.inflated_bytes_max, typed)
+        return Mirrored(topic, info.topic_id, info.partitions, info.inflated_bytes_max, typed, info.schemas)
 
     def _refused_info(self, topic: MirroredTopic, info: TopicInfo, infos: Mapping[str, TopicInfo]) -> TopicInfo:
         """Return the topic of a typed topic's refused records, with as many partitions. A missing one is created."""
@@ -323,12 +324,12 @@ class MirrorWorker:
             self._add_partitions(name, info.partitions)
         return self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms)
 
-    def _create_new_topics(self, definition: MirrorDefinition, source: KafkaSource) -> None:
+    def _create_new_topics(self, definition: MirrorDefinition, source: MirrorSource) -> None:
         for name, reason in create_missing_topics(self._admin, definition, source).items():
             logger.warning("mirror %s: topic %s is not mirrored: %s", definition.name, name, reason)
 
     def _decisions(self) -> Decisions:
-        return Decisions(self._pause, self._note_lost, self._begin_at, self._grow)
+        return Decisions(self._pause, self._note_lost, self._begin_at, self._grow, self._evolve)
 
     def _pause(self, name: str, reason: str) -> None:
         self._admin.alter_topic(name, {PAUSED: reason[:REASON_CHARS_MAX]})
@@ -346,6 +347,10 @@ class MirrorWorker:
 
     def _grow(self, name: str, partitions: int) -> None:
         self._add_partitions(name, partitions)
+
+    def _evolve(self, name: str, schema: pa.Schema) -> Mapping[int, pa.Schema]:
+        self._admin.alter_schema(name, schema=schema)
+        return self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms).schemas
 
     def _add_partitions(self, name: str, partitions: int) -> None:
         try:

@@ -15,7 +15,9 @@ from sparklog.format.batch import (
     ATTRIBUTE_LOG_APPEND_TIME,
     ATTRIBUTE_OFFSET_COLUMN,
     ATTRIBUTE_TRANSACTIONAL,
+    decode_header,
     encode_batch,
+    stamp_batch,
 )
 from sparklog.format.offset_column import with_offset_column
 from sparklog.format.schema import ENVELOPE_SCHEMA
@@ -24,6 +26,7 @@ from tests.support.compaction import compact, open_keyed, stored
 from tests.support.logs import ManualClock, open_log, read_all, records
 
 SCHEMA = with_offset_column(ENVELOPE_SCHEMA)
+BY_BROKER = ATTRIBUTE_OFFSET_COLUMN | ATTRIBUTE_LOG_APPEND_TIME
 
 
 def placed(offsets: Sequence[int], base: int, last: int, *, key: bytes = b"k", **fields: Any) -> bytearray:
@@ -51,6 +54,29 @@ def placed(offsets: Sequence[int], base: int, last: int, *, key: bytes = b"k", *
             **{**header, **fields},
         )
     )
+
+
+def dense(offsets: Sequence[int], span: int) -> bytearray:
+    """A batch without the column of offsets; without records it is a gap."""
+    rows = [{"key": b"k", "value": b"v%d" % o, "headers": None, "timestamp": o * 1000} for o in offsets]
+    return bytearray(
+        encode_batch(
+            pa.RecordBatch.from_pylist(rows, schema=ENVELOPE_SCHEMA),
+            schema_id=1,
+            base_offset=offsets[0] if offsets else 0,
+            last_offset_delta=span - 1,
+            min_timestamp_ms=-1,
+            max_timestamp_ms=max(offsets, default=-1),
+            base_sequence=3,
+        )
+    )
+
+
+def gap(base: int, span: int) -> bytearray:
+    """A gap without the column of offsets."""
+    data = dense([], span)
+    stamp_batch(data, 0, decode_header(data), base_offset=base, leader_epoch=0, append_time_ms=0)
+    return data
 
 
 def append_at(log: PartitionLog, *batches: bytearray, offset: int) -> None:
@@ -83,6 +109,29 @@ def test_batches_keep_their_offsets_with_gaps_everywhere(tmp_path: Path, restart
     assert offsets_of(log)[-1] == 31
 
 
+@pytest.mark.parametrize("restart", ["no", "clean", "crash"])
+def test_dense_batches_and_gaps_between_them_share_a_segment(tmp_path: Path, restart: str) -> None:
+    log = open_log(tmp_path)
+    append_at(log, dense([0, 1], 2), gap(2, 1), dense([3], 1), gap(4, 100), offset=0)
+    if restart != "no":
+        if restart == "clean":
+            log.close()
+        log = open_log(tmp_path, clean=restart == "clean")
+    append_at(log, dense([104], 1), offset=104)
+    assert offsets_of(log) == [0, 1, 3, 104] and log.log_end_offset == 105
+    assert log.segment_count == 1
+    follower = open_log(tmp_path / "follower")
+    follower.replica.append(dense([0], 1) + gap(1, 7))
+    assert follower.log_end_offset == 8
+
+
+def test_append_times_that_are_timestamps_stay(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append_at(log, placed([0], 0, 0, attributes=BY_BROKER, append_time_ms=123), placed([1], 1, 1), offset=0)
+    times = [header.append_time_ms for header, _ in read_all(log)]
+    assert times[0] == 123 and times[1] > 123
+
+
 def test_a_log_that_ends_elsewhere_refuses_the_batches(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append_at(log, placed([0], 0, 4), offset=0)
@@ -97,8 +146,8 @@ def test_a_log_that_ends_elsewhere_refuses_the_batches(tmp_path: Path) -> None:
     ("batch", "error"),
     [
         (placed([1], 1, 1), InvalidRequestError),
-        (records(1), InvalidRequestError),
-        (placed([0], 0, 0, attributes=ATTRIBUTE_OFFSET_COLUMN | ATTRIBUTE_LOG_APPEND_TIME), InvalidRequestError),
+        (dense([0, 1], span=3), InvalidRequestError),
+        (placed([0], 0, 0, attributes=BY_BROKER, append_time_ms=-1), InvalidRequestError),
         (placed([0], 0, 0, attributes=ATTRIBUTE_OFFSET_COLUMN | ATTRIBUTE_TRANSACTIONAL), InvalidRequestError),
         (placed([0], 0, 0, attributes=ATTRIBUTE_OFFSET_COLUMN | ATTRIBUTE_CONTROL), InvalidRequestError),
         (placed([0], 0, 0, producer_id=7, producer_epoch=0), InvalidRequestError),
@@ -110,7 +159,7 @@ def test_a_log_that_ends_elsewhere_refuses_the_batches(tmp_path: Path) -> None:
     ],
     ids=[
         "later",
-        "dense",
+        "span",
         "append-time",
         "transactional",
         "control",

@@ -1,0 +1,168 @@
+"""A copy in another place: one cluster mirrors the topics of another, and takes over."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer as KafkaConsumer
+
+import sparklog
+from sparklog.client.local import LocalBroker
+from sparklog.client.net.cluster import cluster
+from sparklog.errors import InvalidConfigError, PolicyViolationError
+from sparklog.mirror.worker.verify import verify_mirror
+from sparklog.mirror.worker.worker import MirrorWorker
+from sparklog.types import OffsetAndMetadata, TopicPartition
+from tests.support.cases import for_each
+from tests.support.waiting import PATIENCE_S
+
+START_S = 300
+
+
+@pytest.fixture(scope="module")
+def source() -> Iterator[LocalBroker]:
+    with sparklog.start_local(timeout_s=START_S, settings={"log.cleaner.backoff.ms": 20}) as local:
+        yield local
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[LocalBroker]:
+    with sparklog.start_local(timeout_s=START_S, kafka=True, settings={"mirror.worker.enable": False}) as local:
+        yield local
+
+
+@pytest.fixture
+def there(source: LocalBroker) -> Iterator[sparklog.Admin]:
+    with sparklog.Admin(source.bootstrap_servers) as opened:
+        yield opened
+
+
+@pytest.fixture
+def here(target: LocalBroker) -> Iterator[sparklog.Admin]:
+    with sparklog.Admin(target.bootstrap_servers) as opened:
+        yield opened
+
+
+@pytest.fixture
+def worker(target: LocalBroker) -> Iterator[MirrorWorker]:
+    opened = MirrorWorker(target.bootstrap_servers)
+    yield opened
+    opened.close()
+
+
+def url(source: LocalBroker) -> str:
+    return f"sparklog://{source.bootstrap_servers}"
+
+
+def send(local: LocalBroker, topic: str, rows: list[Any], **settings: Any) -> None:
+    with sparklog.Producer(local.bootstrap_servers, **settings) as producer:
+        for row in rows:
+            producer.send(topic, row)
+
+
+def in_transactions(local: LocalBroker, topic: str, rows: list[Any]) -> None:
+    """Each row in a transaction of its own; every second one is aborted."""
+    with sparklog.Producer(local.bootstrap_servers, transactional_id=f"t-{topic}") as producer:
+        producer.init_transactions()
+        for number, row in enumerate(rows):
+            producer.begin_transaction()
+            producer.send(topic, row)
+            (producer.abort_transaction if number % 2 else producer.commit_transaction)()
+
+
+def stored(local: LocalBroker, topic: str) -> str:
+    """All rows with their places and times, as a text in which NaN equals NaN."""
+    table = sparklog.read_table(local.bootstrap_servers, topic, include_metadata=True)
+    return "\n".join(map(repr, table.sort_by([("_partition", "ascending"), ("_offset", "ascending")]).to_pylist()))
+
+
+def ends(admin: sparklog.Admin, topic: str) -> list[int]:
+    tps = [TopicPartition(topic, p) for p in range(admin.describe_topic(topic).partitions)]
+    found = admin.list_offsets(dict.fromkeys(tps, "latest"))
+    return [found[tp].offset for tp in tps]
+
+
+def verified(target: LocalBroker, mirror: str) -> tuple[int, list[str]]:
+    report = verify_mirror(cluster(target.bootstrap_servers), mirror)
+    return report.records, report.problems
+
+
+def test_columns_offsets_and_transactions_are_the_same_until_the_copy_takes_over(
+    source: LocalBroker,
+    target: LocalBroker,
+    there: sparklog.Admin,
+    here: sparklog.Admin,
+    worker: MirrorWorker,
+) -> None:
+    there.create_topic(
+        "accounts", 2, "id INT, name STRING, at TIMESTAMP, sum FLOAT", ["id"], "at", {"retention.ms": -1}
+    )
+    send(source, "accounts", [{"id": i, "name": f"n{i}", "sum": i / 3} for i in range(100)])
+    there.alter_schema("accounts", add_columns="city STRING")
+    in_transactions(source, "accounts", [{"id": i, "name": "in a transaction", "city": "Bern"} for i in range(6)])
+    there.alter_schema("accounts", widen_columns="sum DOUBLE")
+    send(source, "accounts", [{"id": 7, "sum": float("nan")}, {"id": 8, "sum": -0.0}], compression="zstd")
+    tp = TopicPartition("accounts", 0)
+    there.alter_group_offsets("readers", {tp: OffsetAndMetadata(5, "note")})
+
+    here.create_mirror("copy", source=url(source), topics="accounts", groups="readers")
+    assert worker.run_once() == {}
+    assert here.describe_topic("accounts").schema == there.describe_topic("accounts").schema
+    assert stored(target, "accounts") == stored(source, "accounts")
+    assert ends(here, "accounts") == ends(there, "accounts")
+    assert here.list_group_offsets("readers") == {tp: OffsetAndMetadata(5, "note")}
+    assert verified(target, "copy") == (105, [])
+    with pytest.raises(PolicyViolationError, match="mirror promote copy accounts"):
+        send(target, "accounts", [{"id": 1}], linger_ms=0)
+
+    there.alter_schema("accounts", add_columns="note STRING")
+    there.add_partitions("accounts", 3)
+    send(source, "accounts", [{"id": i, "note": "new"} for i in range(40)])
+    assert worker.run_once() == {}
+    assert stored(target, "accounts") == stored(source, "accounts")
+    assert here.describe_topic("accounts").setting("partitions.added") is True
+
+    assert here.promote_mirror("copy") == ["accounts"]
+    note = "after the failover"
+    for local in (source, target):
+        send(local, "accounts", [{"id": 3, "note": note}])
+    placed = [text for local in (source, target) for text in stored(local, "accounts").splitlines() if note in text]
+    assert len(placed) == 2 and len({re.sub("'_timestamp'.*", "", text) for text in placed}) == 1
+
+
+@for_each("stamp", ["CreateTime", "LogAppendTime"])
+def test_envelope_topics_keep_times_headers_tombstones_and_removed_records(
+    source: LocalBroker,
+    target: LocalBroker,
+    there: sparklog.Admin,
+    here: sparklog.Admin,
+    worker: MirrorWorker,
+    stamp: str,
+) -> None:
+    name = f"events-{stamp}"
+    settings = {"cleanup.policy": "compact", "segment.bytes": 4_096, "min.cleanable.dirty.ratio": 0.01}
+    there.create_topic(name, 1, configs={**settings, "message.timestamp.type": stamp})
+    with sparklog.Producer(source.bootstrap_servers, linger_ms=0) as producer:
+        for i in range(60):
+            value = None if i % 9 == 0 else b"v%d" % i
+            producer.send(name, value, key=b"k%d" % (i % 7), headers=[("h", b"%d" % i)]).result(PATIENCE_S)
+    here.create_mirror(f"copy-{stamp}", source=url(source), topics=name)
+    assert worker.run_once() == {}
+    assert verified(target, f"copy-{stamp}")[1] == []
+    assert ends(here, name) == ends(there, name) == [60]
+    assert stored(target, name).splitlines()[-3:] == stored(source, name).splitlines()[-3:]
+    kafka = KafkaConsumer(
+        {"bootstrap.servers": target.kafka_bootstrap_servers, "group.id": name, "auto.offset.reset": "earliest"}
+    )
+    kafka.subscribe([name])
+    message = kafka.poll(PATIENCE_S)
+    assert message is not None and message.error() is None
+    kafka.close()
+
+
+def test_options_for_kafkas_values_are_refused(source: LocalBroker, here: sparklog.Admin) -> None:
+    with pytest.raises(InvalidConfigError, match="keep their own columns"):
+        here.create_mirror("c", source=url(source), topics="t", value_format="json", columns={".*": "id INT"})
