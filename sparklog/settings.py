@@ -331,7 +331,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("lake.paused", _T, "", "Reason of the pause of the Delta table; empty: commits are not paused. `sparklog lake pause` and `sparklog lake resume` set it, and the worker when the table needs a decision."),
     Setting("lake.table.id", _T, "", "Id of the topic's Delta table since its first commit, by which a dropped or foreign table is recognised. Set by the worker."),
     Setting("mirror.name", _T, "", "Name of the mirror that fills the topic, which only the mirror can write to; empty: the topic is open for writers. `sparklog mirror create` sets it, `sparklog mirror promote` empties it."),
-    Setting("mirror.source", _T, "", "Address of the mirror's source, such as kafka://host:9092. `sparklog mirror create` sets it."),
+    Setting("mirror.source", _T, "", "Address of the mirror's source, such as kafka://host:9092, or sparklog://host:9092 for another sparklog cluster. `sparklog mirror create` sets it."),
     Setting("mirror.source.config", _T, "", "Properties file with the client settings for the source (TLS, login), on the hosts of the mirror workers; empty: plaintext."),
     Setting("mirror.source.topic.id", _T, "", "Id of the source's topic, by which a topic that was deleted and created again is recognised; empty: the source has no ids."),
     Setting("mirror.topics", _T, "", "Regular expression of the topics that the mirror copies; topics that the source adds are created here."),

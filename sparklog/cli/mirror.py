@@ -1,4 +1,4 @@
-"""`sparklog mirror`: moves the topics of a Kafka cluster here, with the same offsets."""
+"""`sparklog mirror`: copies the topics of a Kafka or sparklog cluster, with the same offsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sparklog.client.admin.mirror_admin import MirrorDescription, MirrorPartition, MirrorPlan
     from sparklog.client.admin.mirror_estimate import MirrorEstimate
 
-app = typer.Typer(help="Mirror topics of a Kafka cluster, with the same offsets.", no_args_is_help=True)
+app = typer.Typer(help="Mirror topics of a Kafka or sparklog cluster, with the same offsets.", no_args_is_help=True)
 
 REASON_CHARS_MAX = 1_000
 ALL_TOPICS = ".*"
@@ -38,7 +38,9 @@ _CREATE_EPILOG = """\
 
 `sparklog mirror create old --source kafka://old:9093 --topics '.*' --source-config /etc/sparklog/old.properties`
 
-Expressions match whole names. The file has the settings of a Kafka client, such as `security.protocol=SASL_SSL`,
+`sparklog mirror create berlin --source sparklog://berlin:9092 --topics '.*' --groups '.*'`
+
+Expressions match whole names. The topics of a sparklog cluster keep their columns. The file has the settings of a Kafka client, such as `security.protocol=SASL_SSL`,
 `ssl.ca.location`, `sasl.mechanism`, `sasl.username` and `sasl.password=${file:/run/secrets/old}`; it is at this path on
 the hosts of all mirror workers.
 
@@ -90,7 +92,9 @@ DryRun = Annotated[
 @app.command("create", epilog=_CREATE_EPILOG)
 def create(
     name: MirrorName,
-    source: Annotated[str, typer.Option(metavar="URL", help="kafka://HOST:PORT, several brokers with commas.")],
+    source: Annotated[
+        str, typer.Option(metavar="URL", help="kafka://HOST:PORT or sparklog://HOST:PORT, several brokers with commas.")
+    ],
     topics: Pattern,
     groups: Groups = None,
     source_config: SourceConfig = None,
@@ -104,7 +108,7 @@ def create(
     format: Annotated[TableFormat, typer.Option(help="Output format of --dry-run.")] = TableFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Create the topics of a Kafka cluster here, for a mirror worker that fills them."""
+    """Create the topics of another cluster here, for a mirror worker that fills them."""
     from sparklog.cli.sizes import parse_size_bytes
 
     options: dict[str, Any] = {

@@ -56,6 +56,7 @@ _SERVER_JARS = (
 )
 _TOKEN_JAR = ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", SPARK_VERSION)
 _FILE_CONNECTOR_JAR = ("org.apache.kafka", "connect-file", KAFKA_VERSION)
+_MIRROR_JARS = (("org.apache.kafka", "connect-mirror", KAFKA_VERSION), _SERVER_JARS[2])
 _LOG4J = """<Configuration status="WARN"><Appenders><Console name="c" target="SYSTEM_ERR">
 <PatternLayout pattern="%d %p %m%n"/></Console></Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="c"/></Root></Loggers></Configuration>
@@ -121,6 +122,21 @@ class KafkaInstallation:
         libs = self.directory / f"connect-file-{KAFKA_VERSION}"
         self._copy(libs, (_FILE_CONNECTOR_JAR,), transitive=False)
         return f"{libs}/*"
+
+    def mirror_maker(self, config: Path) -> list[str]:
+        """The command that runs MirrorMaker 2 with a file of settings, from Maven. Raises MeasurementError."""
+        libs = self.directory / f"connect-mirror-{KAFKA_VERSION}"
+        self._copy(libs, _MIRROR_JARS, transitive=True)
+        log = f"-Dlog4j2.configurationFile={self.directory / 'log4j2.xml'}"
+        return [
+            "java",
+            *JVM_OPTIONS,
+            log,
+            "-cp",
+            f"{libs}/*",
+            "org.apache.kafka.connect.mirror.MirrorMaker",
+            str(config),
+        ]
 
     def token_jar(self) -> Path:
         """The delegation-token jar of Spark's connector, from Maven. Raises MeasurementError."""

@@ -934,14 +934,15 @@ class Admin:
         refused_max: int | None = None,
         bytes_per_second: int = 0,
     ) -> MirrorDescription:
-        """Mirror topics of a Kafka cluster: create them here, for a mirror worker that fills them with the same
-        offsets. They are read-only until `promote_mirror`.
+        """Mirror topics of a Kafka or sparklog cluster: create them here, for a mirror worker that fills them with the
+        same offsets. They are read-only until `promote_mirror`.
 
         A call that was interrupted can be repeated.
 
         Args:
             name: Name of the mirror.
-            source: Address of the source, kafka://HOST:PORT, several brokers with commas.
+            source: Address of the source, kafka://HOST:PORT, or sparklog://HOST:PORT for a sparklog cluster, whose
+                topics keep their columns; several brokers with commas.
             topics: Regular expressions of whole names of topics, separated by commas. Topics that the source adds
                 later are mirrored, too.
             groups: Regular expressions of the groups whose offsets are copied, separated by commas. None: no group.
