@@ -27,6 +27,9 @@ class ValueFormat(StrEnum):
     """The formats of values that become columns."""
 
     json = "json"
+    avro = "avro"
+    protobuf = "protobuf"
+    json_schema = "json-schema"
 
 
 _CREATE_EPILOG = """\
@@ -49,7 +52,10 @@ the hosts of all mirror workers.
 `… --topics 'orders,stock' --value-format json --ddl 'orders=id BIGINT, item STRING' --key-columns orders=id --ddl
 'stock=item STRING, pieces INT'`
 
-With `--value-format` the topics have columns. Records that do not fit are rows of `<topic>.refused`; `sparklog refused
+`… --topics 'orders,stock' --value-format avro --registry http://registry:8081 --key-columns stock=item`
+
+With `--value-format` the topics have columns: those of `--ddl`, or of the newest schema in the registry (Avro,
+Protobuf), whose later columns are added. Records that do not fit are rows of `<topic>.refused`; `sparklog refused
 list` shows them.
 
 **The way of a topic**: `create` makes it here, read-only. A worker copies its records with their offsets, and the
@@ -73,6 +79,10 @@ Ddl = Annotated[
 KeyColumns = Annotated[
     list[str] | None,
     typer.Option(metavar="[PATTERN=]A,B", help="Columns that the keys fill, by the patterns of --ddl; repeatable."),
+]
+Registry = Annotated[
+    str | None,
+    typer.Option(metavar="URL", envvar="SPARKLOG_SCHEMA_REGISTRY_URL", help="Registry with the schemas of the values."),
 ]
 DropHeaders = Annotated[
     bool, typer.Option("--drop-headers", help="Leave out headers; otherwise records with headers are refused.")
@@ -101,6 +111,7 @@ def create(
     value_format: Values = None,
     ddl: Ddl = None,
     key_columns: KeyColumns = None,
+    registry: Registry = None,
     drop_headers: DropHeaders = False,
     refused_max: RefusedMax = None,
     throttle: Throttle = None,
@@ -119,6 +130,7 @@ def create(
         "value_format": None if value_format is None else value_format.value,
         "columns": _columns(ddl or []),
         "key_columns": _key_columns(key_columns or []),
+        "registry": registry if value_format not in (None, ValueFormat.json) else None,
         "drop_headers": drop_headers,
         "bytes_per_second": 0 if throttle is None else parse_size_bytes(throttle, "--throttle"),
     }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparklog.cli.client_command import client_security
+from sparklog.cli.mirror import ValueFormat
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TableFormat, TopicName, open_admin, timeout_ms
 
 if TYPE_CHECKING:
@@ -141,17 +142,24 @@ def retry(
     drop_headers: Annotated[
         bool, typer.Option("--drop-headers", help="Leave out headers; otherwise records with headers do not fit.")
     ] = False,
-    value_format: Annotated[str, typer.Option(help="Format of the values.")] = "json",
+    value_format: Annotated[ValueFormat, typer.Option(help="Format of the values.")] = ValueFormat.json,
+    registry: Annotated[
+        str | None,
+        typer.Option(metavar="URL", envvar="SPARKLOG_SCHEMA_REGISTRY_URL", help="Registry with the values' schemas."),
+    ] = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Store refused records that fit the topic now."""
+    from sparklog.client.refused import Values
+
+    values = Values(value_format.value, registry, drop_headers)
     with open_admin(bootstrap_servers) as admin:
         records = _records(admin, bootstrap_servers, topic)
         if dry_run:
-            result = records.check(value_format, drops_headers=drop_headers)
+            result = records.check(values)
             print(f"{_count(result.stored, 'fits|fit')} now, {result.refused:,} not; nothing was changed")
             return
-        result = records.retry(bootstrap_servers, client_security(), value_format, drops_headers=drop_headers)
+        result = records.retry(bootstrap_servers, client_security(), values)
     print(f"{_count(result.stored, 'is|are')} stored now, {_count(result.refused, 'remains|remain')} refused")
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from sparklog.client.admin.admin import Admin
 from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.registry_reader import registry_schemas
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.producer import Producer
 from sparklog.client.reading.consumed import ConsumedBatch
@@ -24,8 +25,9 @@ from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import InvalidRequestError, PolicyViolationError, UnknownTopicOrPartitionError
 from sparklog.kafka.values.fitting import FittingRows, fitting_rows
 from sparklog.metadata.mirror_settings import NAME
+from sparklog.mirror.definition import JSON
+from sparklog.mirror.readers import value_reader
 from sparklog.mirror.refused import REASON_CHARS_MAX, REFUSED_SCHEMA, SUFFIX, refused_topic
-from sparklog.mirror.typed import PARSERS
 from sparklog.security.client_security import Security
 from sparklog.types import READ_COMMITTED, TopicPartition
 
@@ -33,6 +35,20 @@ REFUSED_GROUP = "sparklog-refused"
 """Group whose offsets are the positions up to which refused topics are done."""
 RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
 ROWS_PER_TRANSACTION = 10_000
+
+
+class Values(NamedTuple):
+    """The form in which the values of records are read."""
+
+    format: str = JSON
+    """One of VALUE_FORMATS."""
+    registry: str | None = None
+    """Address of the registry that has their schemas."""
+    drops_headers: bool = False
+    """True to leave out headers; False to refuse records with headers."""
+
+
+JSON_VALUES = Values()
 
 
 @dataclass(frozen=True)
@@ -111,11 +127,11 @@ class RefusedRecords:
             f"refused list {self.info.name}' lists them"
         )
 
-    def check(self, value_format: str = "json", *, drops_headers: bool = False) -> RetryResult:
+    def check(self, values: Values = JSON_VALUES) -> RetryResult:
         """Return the numbers of records that fit now, and of the others. Nothing is changed."""
         stored = refused = 0
         for rows in self.waiting():
-            for _, fitting in self._converted(rows, value_format, drops_headers):
+            for _, fitting in self._converted(rows, values):
                 stored += len(fitting.places)
                 refused += len(fitting.refused)
         return RetryResult(stored, refused)
@@ -124,9 +140,7 @@ class RefusedRecords:
         self,
         bootstrap_servers: str | None,
         security: Security,
-        value_format: str = "json",
-        *,
-        drops_headers: bool = False,
+        values: Values = JSON_VALUES,
     ) -> RetryResult:
         """Store the records that fit now. Without one that fits nothing is changed. Raises PolicyViolationError for a
         topic that a mirror fills: only the mirror writes to it."""
@@ -136,7 +150,7 @@ class RefusedRecords:
                 f"topic {self.info.name!r} is read-only, because the mirror {mirror!r} fills it: its refused records can "
                 f"be retried after 'sparklog mirror promote {mirror} {self.info.name}'"
             )
-        before = self.check(value_format, drops_headers=drops_headers)
+        before = self.check(values)
         if not before.stored:
             return before
         stored = refused = 0
@@ -146,7 +160,7 @@ class RefusedRecords:
             for tp, (start, end) in self.ranges().items():
                 for rows, offsets in self._pieces(tp, start, end):
                     done = 0
-                    for part, fitting in self._converted(rows, value_format, drops_headers):
+                    for part, fitting in self._converted(rows, values):
                         done += part.num_rows
                         with producer.transaction():
                             self._send(producer, tp, part, fitting)
@@ -162,25 +176,21 @@ class RefusedRecords:
             for first in range(0, batch.data.num_rows, ROWS_PER_TRANSACTION):
                 yield batch.data.slice(first, ROWS_PER_TRANSACTION), offsets[first:]
 
-    def _converted(
-        self, rows: pa.RecordBatch, value_format: str, drops_headers: bool
-    ) -> Iterator[tuple[pa.RecordBatch, FittingRows]]:
+    def _converted(self, rows: pa.RecordBatch, values: Values) -> Iterator[tuple[pa.RecordBatch, FittingRows]]:
         """Yield parts of the records, of a limited size, with their conversion."""
         while rows.num_rows:
-            fitting = self._convert(rows, value_format, drops_headers)
+            fitting = self._convert(rows, values)
             yield rows.slice(0, fitting.converted), fitting
             rows = rows.slice(fitting.converted)
 
-    def _convert(self, rows: pa.RecordBatch, value_format: str, drops_headers: bool) -> FittingRows:
-        parse = PARSERS.get(value_format)
-        if parse is None:
-            raise InvalidRequestError(f"value format {value_format!r}: use one of {', '.join(PARSERS)}")
+    def _convert(self, rows: pa.RecordBatch, values: Values) -> FittingRows:
+        schemas = None if values.registry is None else registry_schemas(values.registry)
         return fitting_rows(
             rows.select(list(RECORD_COLUMNS)),
             self.info,
-            parse,
+            value_reader(values.format, schemas, self.info.inflated_bytes_max),
             bytes_max=self.info.inflated_bytes_max,
-            drops_headers=drops_headers,
+            drops_headers=values.drops_headers,
         )
 
     def _send(self, producer: Producer, tp: TopicPartition, rows: pa.RecordBatch, fitting: FittingRows) -> None:

@@ -16,10 +16,13 @@ from sparklog.settings import MIRROR_PREFIX, Scope, settings_of
 
 KAFKA = "kafka://"
 SOURCE_CONFIG, TOPICS, GROUPS = "mirror.source.config", "mirror.topics", "mirror.groups"
-COLUMNS, HEADERS = "mirror.columns", "mirror.headers"
+COLUMNS, HEADERS, REGISTRY = "mirror.columns", "mirror.headers", "mirror.registry"
 REFUSED_MAX, BYTES_PER_SECOND = "mirror.refused.max", "mirror.bytes.per.second"
 PAUSED, LOST = "mirror.paused", "mirror.lost"
-VALUE_FORMATS = ("json",)
+JSON, AVRO, PROTOBUF, JSON_SCHEMA = "json", "avro", "protobuf", "json-schema"
+REGISTERED_FORMATS = (AVRO, PROTOBUF, JSON_SCHEMA)
+"""Formats of values that begin with the id of a schema in a registry (`kafka/values/framed_records.py`)."""
+VALUE_FORMATS = (JSON, *REGISTERED_FORMATS)
 DROP = "drop"
 COLUMNS_CHARS_MAX = 100_000
 NAME_CHARS_MAX = 100
@@ -37,7 +40,7 @@ class TopicColumns(Struct, frozen=True):
     topics: str
     """Regular expression of whole names of topics; empty: all topics of the mirror."""
     ddl: str
-    """Columns as Spark's DDL."""
+    """Columns as Spark's DDL; empty: those of the newest schema in the registry."""
     key_columns: tuple[str, ...] = ()
     """Columns that the records' keys fill."""
 
@@ -62,6 +65,8 @@ class MirrorDefinition(Struct, frozen=True):
     """True to leave out the headers, for which a typed topic has no place; False to refuse records with headers."""
     bytes_per_second: int = 0
     """Largest rate at which one worker fetches from the source; 0: no limit."""
+    registry: str = ""
+    """Address of the registry that has the schemas of the values."""
 
     @property
     def is_typed(self) -> bool:
@@ -80,6 +85,11 @@ class MirrorDefinition(Struct, frozen=True):
                 return columns
         return None
 
+    def follows_registry(self, topic: str) -> bool:
+        """Return True if a topic has the columns of its newest schema in the registry. Raises InvalidConfigError."""
+        columns = self.columns_of(topic)
+        return self.value_format in (AVRO, PROTOBUF) and (columns is None or not columns.ddl)
+
     @property
     def bootstrap_servers(self) -> str:
         """The source's brokers, as host:port separated by commas."""
@@ -97,6 +107,7 @@ class MirrorDefinition(Struct, frozen=True):
             COLUMNS: self.columns,
             HEADERS: DROP if self.drops_headers else "",
             BYTES_PER_SECOND: self.bytes_per_second,
+            REGISTRY: self.registry,
             SOURCE_TOPIC_ID: source_topic_id,
         }
         return {name: value for name, value in settings.items() if value}
@@ -140,6 +151,7 @@ def mirrored_topic(topic: str, configs: Mapping[str, object]) -> MirroredTopic |
         text(COLUMNS),
         text(HEADERS) == DROP,
         number(BYTES_PER_SECOND),
+        text(REGISTRY),
     )
     lost = tuple(part for part in text(LOST).split(",") if part)
     return MirroredTopic(topic, definition, text(SOURCE_TOPIC_ID), text(PAUSED), lost, number(REFUSED_MAX))
@@ -205,15 +217,18 @@ def check_definition(definition: MirrorDefinition) -> None:
 
 def _check_columns(definition: MirrorDefinition) -> None:
     columns = read_columns(definition.columns)
-    if definition.is_of_sparklog and (definition.value_format or columns or definition.drops_headers):
+    if definition.is_of_sparklog and (
+        definition.value_format or columns or definition.drops_headers or definition.registry
+    ):
         raise InvalidConfigError(
             "columns, headers and the format of values concern Kafka's topics: the topics of a sparklog cluster keep "
             "their own columns"
         )
     if not definition.value_format:
-        if columns or definition.drops_headers:
+        if columns or definition.drops_headers or definition.registry:
             raise InvalidConfigError(
-                "columns and headers concern typed topics: name the format of the values (--value-format json)"
+                "columns, headers and the registry concern typed topics: name the format of the values (--value-format "
+                "json)"
             )
         return
     if definition.value_format not in VALUE_FORMATS:
@@ -221,7 +236,13 @@ def _check_columns(definition: MirrorDefinition) -> None:
             f"value format {definition.value_format!r}: use one of {', '.join(VALUE_FORMATS)}, or none for topics that "
             "keep the values as bytes"
         )
-    if not columns:
+    is_registered = definition.value_format in REGISTERED_FORMATS
+    if is_registered != bool(definition.registry):
+        needs = (
+            "needs a schema registry: name its address" if is_registered else "needs no schema registry: leave it out"
+        )
+        raise InvalidConfigError(f"value format {definition.value_format!r} {needs} (--registry)")
+    if not columns and definition.value_format in (JSON, JSON_SCHEMA):
         raise InvalidConfigError(
             f"value format {definition.value_format!r} needs the columns of the topics, such as --ddl 'id BIGINT, name "
             "STRING'"
@@ -233,7 +254,8 @@ def _check_columns(definition: MirrorDefinition) -> None:
         )
     for one in columns:
         matcher(one.topics)
-        require_columns(canonical_schema(parse_ddl(one.ddl)), list(one.key_columns), None)
+        if one.ddl:
+            require_columns(canonical_schema(parse_ddl(one.ddl)), list(one.key_columns), None)
 
 
 def matcher(patterns: str) -> re.Pattern[str]:

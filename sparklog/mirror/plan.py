@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 from msgspec import Struct
@@ -76,9 +76,15 @@ def chosen_topics(definition: MirrorDefinition, names: Iterable[str], internal: 
     )
 
 
-def planned_topic(definition: MirrorDefinition, topic: SourceTopic, settings: Mapping[str, object]) -> PlannedTopic:
-    """Return the plan of one topic. `settings`: those at the source. Raises InvalidTopicError for a topic that cannot
-    exist here, and InvalidConfigError for a typed topic without columns."""
+def planned_topic(
+    definition: MirrorDefinition,
+    topic: SourceTopic,
+    settings: Mapping[str, object],
+    registered: Callable[[str], pa.Schema] | None = None,
+) -> PlannedTopic:
+    """Return the plan of one topic. `settings`: those at the source. `registered`: returns the columns of a topic's
+    newest schema in the registry. Raises InvalidTopicError for a topic that cannot exist here, InvalidConfigError for a
+    typed topic without columns, and the errors of `registered`."""
     name, partitions = topic.name, len(topic.partitions)
     check_topic_name(name)
     if not 1 <= partitions <= PARTITIONS_MAX:
@@ -90,13 +96,18 @@ def planned_topic(definition: MirrorDefinition, topic: SourceTopic, settings: Ma
             name, partitions, configs, tuple(remarks), topic.schemas, topic.key_columns, topic.timestamp_column
         )
     columns = definition.columns_of(name)
-    if columns is None:
+    if columns is None and registered is None:
         raise InvalidConfigError(
             f"topic {name!r} has no columns: name them (--ddl '{name}=id BIGINT, …'), or leave the topic out of --topics"
         )
     check_topic_name(refused_topic(name))
     refused = refused_settings(definition, name, copied)
-    return PlannedTopic(name, partitions, configs, tuple(remarks), (columns.ddl,), columns.key_columns, refused=refused)
+    keys = () if columns is None else columns.key_columns
+    schema = registered(name) if registered is not None and (columns is None or not columns.ddl) else None
+    if schema is None:
+        assert columns is not None
+        schema = columns.ddl
+    return PlannedTopic(name, partitions, configs, tuple(remarks), (schema,), keys, refused=refused)
 
 
 def refused_settings(definition: MirrorDefinition, topic: str, settings: Mapping[str, object]) -> dict[str, object]:

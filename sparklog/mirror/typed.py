@@ -12,15 +12,11 @@ from msgspec.structs import replace
 from sparklog.errors import LeaderNotAvailableError, MessageTooLargeError
 from sparklog.format.schema import timestamp_bounds_ms
 from sparklog.kafka.records import compression
-from sparklog.kafka.values.fitting import fitting_rows
-from sparklog.kafka.values.json_records import parse_rows
-from sparklog.kafka.values.keys import Parse
+from sparklog.kafka.values.fitting import ReadValues, fitting_rows
 from sparklog.mirror.batches import BatchPlace, PlacedWriter
 from sparklog.mirror.refused import REASON_CHARS_MAX, REFUSED_SCHEMA, RefusedLog, refused_topic
 from sparklog.settings import MIB
 
-PARSERS: dict[str, Parse] = {"json": parse_rows}
-"""Parsers of values, by `mirror.value.format`."""
 NO_LIMIT = -1
 CONVERTED_BYTES_MAX = 64 * MIB
 """Size of batches and refused rows after which the rest of an answer is left to the next fetch."""
@@ -44,7 +40,7 @@ class TypedTarget(NamedTuple):
     key_format: str
     is_compacted: bool
     timestamp_column: str | None
-    parse: Parse
+    read: ReadValues
     drops_headers: bool
     batch_bytes_max: int
     inflated_bytes_max: int
@@ -118,7 +114,7 @@ class TypedConversion:
         fitting = fitting_rows(
             records,
             target,
-            target.parse,
+            target.read,
             bytes_max=target.inflated_bytes_max,
             drops_headers=target.drops_headers,
         )

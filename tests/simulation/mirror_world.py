@@ -35,7 +35,7 @@ from sparklog.format.batch import (
 from sparklog.format.offset_column import decode_rows, row_offsets, with_offset_column
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.kafka.records.batch_v2 import TRANSACTIONAL
-from sparklog.kafka.values.json_records import parse_rows
+from sparklog.kafka.values.fitting import read_json
 from sparklog.kafka.wire.errors import Kafka
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
 from sparklog.mirror.copying import AbortedBatches, SourceBatches
@@ -523,7 +523,7 @@ def typed_target(columns: int) -> TypedTarget:
     """The typed topic with the columns of a version, as one worker knows it."""
     limits = RefusedTarget(REFUSED_SCHEMA_ID, 1 << 20, 1 << 24)
     return TypedTarget(
-        TOPIC, COLUMNS[columns], columns, (), "", False, None, parse_rows, False, 1 << 20, 1 << 24, limits, NO_LIMIT
+        TOPIC, COLUMNS[columns], columns, (), "", False, None, read_json, False, 1 << 20, 1 << 24, limits, NO_LIMIT
     )
 
 

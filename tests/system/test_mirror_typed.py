@@ -15,7 +15,7 @@ import sparklog
 from sparklog.cli.app import app
 from sparklog.client.local import LocalBroker
 from sparklog.client.net.cluster import cluster
-from sparklog.client.refused import RefusedRecords
+from sparklog.client.refused import RefusedRecords, Values
 from sparklog.environment import fault_points
 from sparklog.errors import InvalidConfigError, PolicyViolationError
 from sparklog.mirror.worker.verify import verify_mirror
@@ -133,12 +133,12 @@ def test_records_that_do_not_fit_are_refused_with_their_place_and_stored_after_t
         refused(target, admin, "orders").retry(target.bootstrap_servers, None)
     records = refused(target, admin, "orders")
     assert records.check().stored == 1
-    result = records.retry(target.bootstrap_servers, None, drops_headers=True)
+    result = records.retry(target.bootstrap_servers, None, Values(drops_headers=True))
     assert (result.stored, result.refused) == (2, 3)
     new = [row for offset, row in rows(target, "orders").items() if offset not in stored]
     assert new == [{"id": 4, "item": "ink", "pieces": 3}, {"id": 7, "item": None, "pieces": None}]
     again = refused(target, admin, "orders")
-    assert again.retry(target.bootstrap_servers, None, drops_headers=True).stored == 0
+    assert again.retry(target.bootstrap_servers, None, Values(drops_headers=True)).stored == 0
     assert [row["offset"] for part in again.waiting() for row in part.to_pylist()] == [1, 2, 5]
     shown = CliRunner().invoke(
         app, ["refused", "show", "orders", "0", "2", "--bootstrap-servers", target.bootstrap_servers]

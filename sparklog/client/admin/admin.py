@@ -912,6 +912,7 @@ class Admin:
         topics=arg.text,
         groups=arg.optional(arg.text),
         source_config=arg.optional(arg.text),
+        registry=arg.optional(arg.text),
         value_format=arg.optional(arg.text),
         columns=arg.optional(arg.mapping(arg.text, arg.anything)),
         key_columns=arg.optional(arg.mapping(arg.text, arg.texts)),
@@ -933,6 +934,7 @@ class Admin:
         drop_headers: bool = False,
         refused_max: int | None = None,
         bytes_per_second: int = 0,
+        registry: str | None = None,
     ) -> MirrorDescription:
         """Mirror topics of a Kafka or sparklog cluster: create them here, for a mirror worker that fills them with the
         same offsets. They are read-only until `promote_mirror`.
@@ -948,10 +950,12 @@ class Admin:
             groups: Regular expressions of the groups whose offsets are copied, separated by commas. None: no group.
             source_config: Path of a properties file with the client settings for the source (TLS, login), on this
                 machine and on those of the workers. None: plaintext.
-            value_format: "json": the values become the columns of typed topics. Records that do not fit are rows of the
-                topic `<topic>.refused`, with the reason. None: envelope topics, whose values are bytes.
+            value_format: "json", "avro", "protobuf" or "json-schema": the values become the columns of typed topics.
+                Records that do not fit are rows of the topic `<topic>.refused`, with the reason. None: envelope topics,
+                whose values are bytes.
             columns: Columns of the typed topics, as for `create_topic`, by regular expressions of topics; a topic has
-                those of the first expression that matches its name.
+                those of the first expression that matches its name. Without one, a topic of Avro or Protobuf has those
+                of its newest schema in the registry, and gets the columns of later ones.
             key_columns: Columns that the records' keys fill, by the same expressions. None: no column; the keys are
                 left out.
             drop_headers: True to leave out the headers of records for typed topics. False to refuse records with
@@ -959,6 +963,8 @@ class Admin:
             refused_max: Number of refused records of a topic at which it pauses before the next one; -1: no limit.
                 None: the default of `mirror.refused.max`.
             bytes_per_second: Largest rate at which one worker fetches records from the source. 0: no limit.
+            registry: Address of the schema registry for all formats but "json", http:// or https:// with host and port;
+                the subjects are `<topic>-value`. It is read without a login.
 
         Returns:
             The mirror with its topics.
@@ -983,6 +989,7 @@ class Admin:
             key_columns=key_columns,
             drop_headers=drop_headers,
             bytes_per_second=bytes_per_second,
+            registry=registry,
         )
         mirror_admin.create_mirror(self, self._topic_infos, definition, self._timeout_ms, refused_max)
         return next(mirror for mirror in self.describe_mirrors() if mirror.name == name)

@@ -10,6 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from sparklog.client.admin.mirror_groups import GroupCopier, Groups
@@ -19,9 +20,11 @@ from sparklog.client.admin.sparklog_source import SparklogSource
 from sparklog.client.kafka.source import KafkaSource
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
+from sparklog.client.net.registry_reader import registry_schemas
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.mirrored_ends import MirroredEnd, mirrored_ends, refused_logs
 from sparklog.errors import (
+    BrokerNotAvailableError,
     InvalidConfigError,
     RequestTimedOutError,
     SparklogError,
@@ -32,7 +35,9 @@ from sparklog.format.ddl import ddl_of
 from sparklog.format.schema import canonical_schema
 from sparklog.metadata.mirror_settings import NAME, REFUSED_OF
 from sparklog.mirror.definition import (
+    AVRO,
     PAUSED,
+    PROTOBUF,
     REFUSED_MAX,
     MirrorDefinition,
     MirroredTopic,
@@ -44,6 +49,7 @@ from sparklog.mirror.definition import (
     promoted_settings,
 )
 from sparklog.mirror.plan import PlannedTopic, chosen_topics, planned_topic
+from sparklog.mirror.readers import registered_columns
 from sparklog.mirror.refused import REFUSED_SCHEMA, RefusedLog, refused_topic
 from sparklog.mirror.rules import SourceBounds
 from sparklog.mirror.source import MirrorSource, SourceTopic
@@ -168,6 +174,9 @@ def plan_mirror(definition: MirrorDefinition, source: MirrorSource, here: Iterab
     names = [name for name in chosen_topics(definition, all_topics, _internal(all_topics)) if name not in existing]
     settings = source.settings(names)
     planned, refused = [], {}
+    registered = None
+    if definition.value_format in (AVRO, PROTOBUF):
+        registered = partial(registered_columns, registry_schemas(definition.registry))
     for name in names:
         topic, configs = all_topics[name], settings.get(name, {})
         try:
@@ -175,7 +184,9 @@ def plan_mirror(definition: MirrorDefinition, source: MirrorSource, here: Iterab
                 raise configs
             if name in taken:
                 raise InvalidConfigError("its name is that of the refused records of another topic: leave it out")
-            planned.append(planned_topic(definition, topic, configs))
+            planned.append(planned_topic(definition, topic, configs, registered))
+        except BrokerNotAvailableError:
+            raise  # the registry does not answer
         except SparklogError as e:
             refused[name] = str(e)
     return MirrorPlan(tuple(planned), refused)
@@ -233,11 +244,13 @@ def mirror_definition(
     key_columns: Mapping[str, Iterable[str]] | None = None,
     drop_headers: bool = False,
     bytes_per_second: int = 0,
+    registry: str | None = None,
 ) -> MirrorDefinition:
     """Return the definition; see `Admin.create_mirror`. Raises InvalidConfigError for a definition that no mirror can
     have, and InvalidTopicError for columns that no topic can have."""
     schemas, keys = dict(columns or {}), dict(key_columns or {})
-    for pattern in keys.keys() - schemas.keys():
+    are_registered = value_format in (AVRO, PROTOBUF)
+    for pattern in keys.keys() - schemas.keys() if not are_registered else ():
         raise InvalidConfigError(f"key columns for {pattern!r}, which has no columns; columns are for {list(schemas)}")
     their_columns = [
         TopicColumns(
@@ -245,6 +258,7 @@ def mirror_definition(
         )
         for pattern, schema in schemas.items()
     ]
+    their_columns += [TopicColumns(p, "", tuple(names)) for p, names in keys.items() if p not in schemas]
     definition = MirrorDefinition(
         name,
         source,
@@ -255,6 +269,7 @@ def mirror_definition(
         columns_text(their_columns),
         drop_headers,
         bytes_per_second,
+        registry or "",
     )
     check_definition(definition)
     return definition

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.row_keys import keys_of_rows
@@ -27,7 +26,7 @@ from sparklog.kafka.records import compression
 from sparklog.kafka.records.batch_v2 import BatchV2
 from sparklog.kafka.records.decode import decode_records
 from sparklog.kafka.records.errors import InvalidRecordError, places
-from sparklog.kafka.values.framed_records import FRAMED_FORMATS, Target, read_framed
+from sparklog.kafka.values.framed_records import FRAMED_FORMATS, Target, rows_of_framed
 from sparklog.kafka.values.framed_rows import write_framed
 from sparklog.kafka.values.json_records import parse_rows, write_rows
 from sparklog.kafka.values.keys import values_to_parse, with_keys
@@ -91,14 +90,9 @@ def typed_batch(
 
 def _rows_of_values(keys: Any, values: Any, topic: TopicInfo, schemas: Schemas, rows_bytes_max: int) -> pa.RecordBatch:
     """Return the rows of the values, by the topic's format. Raises as `typed_batch`."""
-    to_parse = values_to_parse(keys, values, topic)
-    if not is_framed(topic):
-        return parse_rows(to_parse, topic.schema, topic.name, rows_bytes_max)
-    is_tombstone = np.asarray(pc.and_(values.is_null(), to_parse.is_valid()))
-    rows = read_framed(values, is_tombstone, _target(topic), schemas, rows_bytes_max)
-    if rows.dropped:
-        schemas.note_dropped(topic.name, rows.dropped)
-    return rows.batch
+    if is_framed(topic):
+        return rows_of_framed(keys, values, topic, topic.value_format, schemas, rows_bytes_max)
+    return parse_rows(values_to_parse(keys, values, topic), topic.schema, topic.name, rows_bytes_max)
 
 
 def _target(topic: TopicInfo) -> Target:

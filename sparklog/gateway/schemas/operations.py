@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
+from sparklog.client.net.registry_reader import REFERENCES_MAX
 from sparklog.format.decoders import convert
-from sparklog.gateway.schemas.parsed_schemas import REFERENCES_MAX, ParsedSchemas
+from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
 from sparklog.gateway.schemas.state import (
     Record,
     Reference,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
+from sparklog.client.net.registry_reader import RegistryAnswer
 from sparklog.errors import BrokerNotAvailableError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
@@ -17,15 +18,6 @@ from sparklog.kafka.schemas.schema_types import Parsed
 
 READ_S = 10.0
 """Longest wait for the registry's log in s; a client sends its records again after its error."""
-
-
-class RegistryAnswer(NamedTuple):
-    """The answer of a registry."""
-
-    schemas: Mapping[int, Parsed]
-    """Schemas by their ids; ids that the registry does not have are left out."""
-    newest: Mapping[str, int | None]
-    """Id of the newest schema of each subject; None for a subject without one."""
 
 
 class Registry(Protocol):

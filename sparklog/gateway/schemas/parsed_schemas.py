@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from sparklog.client.net.registry_reader import REFERENCES_MAX
 from sparklog.gateway.schemas.state import Reference, RegistryState, StoredSchema
 from sparklog.kafka.schemas.errors import invalid_schema
 from sparklog.kafka.schemas.schema_types import Parsed, SchemaType, parse
 
-REFERENCES_MAX = 100
-"""Largest number of schemas that one schema uses, directly or through others."""
 REFERENCED_BYTES_MAX = 2 * 1024 * 1024
 """Largest size in bytes of the texts that one schema uses, with its own."""
 KEPT_BYTES = 8 * 1024 * 1024

@@ -6,6 +6,7 @@ the rows that fit, and the other records beside the topic.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,8 +17,10 @@ from sparklog.errors import MessageTooLargeError
 from sparklog.format.json_rows import SLICE_ROWS
 from sparklog.kafka.records.errors import InvalidRecordError
 from sparklog.kafka.values.json_records import parse_rows
-from sparklog.kafka.values.keys import Parse, RowForm, values_to_parse, with_keys
+from sparklog.kafka.values.keys import RowForm, values_to_parse, with_keys
 
+ReadValues = Callable[[Any, Any, RowForm], pa.RecordBatch]
+"""Function that reads values as rows, by keys, values and the topic. Raises InvalidRecordError."""
 KEY, VALUE, HEADERS = 0, 1, 2
 REASON_BYTES = 300
 """Memory for the reason of a refused record."""
@@ -35,20 +38,24 @@ class FittingRows(NamedTuple):
     """Number of records that were converted, from the first one on."""
 
 
+def read_json(keys: Any, values: Any, topic: RowForm) -> pa.RecordBatch:
+    """Read values as JSON objects; a `ReadValues`."""
+    return parse_rows(values_to_parse(keys, values, topic), topic.schema, topic.name)
+
+
 def fitting_rows(
     records: pa.RecordBatch,
     topic: RowForm,
-    parse: Parse,
+    read: ReadValues,
     *,
     bytes_max: int,
     drops_headers: bool = False,
-    parse_keys: Parse = parse_rows,
 ) -> FittingRows:
-    """Convert the records of a batch. `records`: rows of an envelope topic. `parse`: parser of the values.
-    `parse_keys`: parser of keys that have columns. `bytes_max`: memory of rows and reasons after which later records
-    are left out: a short record can be a long row. A record whose row alone takes more is refused. `drops_headers`:
-    False to refuse records with headers, for which a typed topic has no place."""
-    conversion = _Conversion(topic, parse, parse_keys, bytes_max)
+    """Convert the records of a batch. `records`: rows of an envelope topic. `read`: function that reads the values.
+    `bytes_max`: memory of rows and reasons after which later records are left out: a short record can be a long row. A
+    record whose row alone takes more is refused. `drops_headers`: False to refuse records with headers, for which a
+    typed topic has no place."""
+    conversion = _Conversion(topic, read, bytes_max)
     skip = records.column(HEADERS).is_valid() if not drops_headers else None
     if skip is not None and not pc.any(skip).as_py():
         skip = None
@@ -72,11 +79,10 @@ def fitting_rows(
 class _Conversion:
     """The rows so far."""
 
-    def __init__(self, topic: RowForm, parse: Parse, parse_keys: Parse, bytes_max: int) -> None:
+    def __init__(self, topic: RowForm, read: ReadValues, bytes_max: int) -> None:
         self.refused: dict[int, str] = {}
         self._topic = topic
-        self._parse = parse
-        self._parse_keys = parse_keys
+        self._read = read
         self._bytes_max = bytes_max
         self._rows_bytes = 0
         self._rows: list[pa.RecordBatch] = []
@@ -122,9 +128,8 @@ class _Conversion:
 
     def _converted(self, records: pa.RecordBatch) -> pa.RecordBatch:
         keys = records.column(KEY)
-        values: Any = values_to_parse(keys, records.column(VALUE), self._topic)
-        rows = self._parse(values, self._topic.schema, self._topic.name)
-        return with_keys(rows, keys, self._topic, self._parse_keys)
+        rows = self._read(keys, records.column(VALUE), self._topic)
+        return with_keys(rows, keys, self._topic, parse_rows)
 
     def _reason(self, index: int, message: str) -> str:
         """Return the message without the record's number in its slice, and without the topic's name."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.schema import null_column
@@ -27,8 +28,9 @@ from sparklog.kafka.values.avro_columns import columns_of, resolve
 from sparklog.kafka.values.avro_records import read_avro
 from sparklog.kafka.values.framing import split_frames
 from sparklog.kafka.values.json_records import parse_rows
+from sparklog.kafka.values.keys import RowForm, values_to_parse
 from sparklog.kafka.values.protobuf_records import check_message, read_protobuf, types_of_messages
-from sparklog.kafka.values.schemas import Schemas, SchemasNotLoadedError
+from sparklog.kafka.values.schemas import Schemas, SchemasNotLoadedError, value_subject
 
 SCHEMAS_PER_BATCH_MAX = 100
 AVRO, PROTOBUF, JSON_SCHEMA = "avro", "protobuf", "json-schema"
@@ -107,6 +109,19 @@ def read_framed(values: Any, is_empty: Array, target: Target, schemas: Schemas, 
     if refused:
         raise InvalidRecordError(dict(islice(sorted(refused.items()), RECORDS_NAMED_MAX)))
     return Rows(_in_order(groups, len(values), target.columns), dropped)
+
+
+def rows_of_framed(
+    keys: Any, values: Any, topic: RowForm, form: str, schemas: Schemas, rows_bytes_max: int
+) -> pa.RecordBatch:
+    """Return the rows of the values of records, before their keys fill columns. `form`: one of FRAMED_FORMATS. Raises
+    as `read_framed`."""
+    is_tombstone = np.asarray(pc.and_(values.is_null(), values_to_parse(keys, values, topic).is_valid()))
+    target = Target(topic.name, form, topic.schema, value_subject(topic.name))
+    rows = read_framed(values, is_tombstone, target, schemas, rows_bytes_max)
+    if rows.dropped:
+        schemas.note_dropped(topic.name, rows.dropped)
+    return rows.batch
 
 
 def _load(ids: list[int], subject: str, schemas: Schemas) -> tuple[dict[int, Parsed | None], Parsed | None]:

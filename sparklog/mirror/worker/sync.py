@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from sparklog.client.reading.mirrored_ends import MirroredEnd
 from sparklog.errors import (
+    BrokerNotAvailableError,
     CorruptBatchError,
     LeaderNotAvailableError,
     OffsetOutOfRangeError,
@@ -383,7 +384,8 @@ class MirrorSync:
         try:
             target = ConversionTarget(limit, now_ms, self._conversion(tp), mirrored.schemas)
             placed = part.records.place(state.end, target)
-        except LeaderNotAvailableError as e:  # another worker, or the source, has newer columns
+        except (LeaderNotAvailableError, BrokerNotAvailableError) as e:
+            # another worker, or the source, has newer columns; or the schema registry does not answer
             self.look_again()
             self._fail(tp, e)
             return None

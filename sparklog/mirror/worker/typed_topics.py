@@ -5,21 +5,24 @@ from __future__ import annotations
 from sparklog.client.admin.mirror_admin import is_refused_topic
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import InvalidConfigError
+from sparklog.kafka.values.schemas import Schemas
 from sparklog.mirror.definition import MirroredTopic
+from sparklog.mirror.readers import value_reader
 from sparklog.mirror.refused import REFUSED_SCHEMA
-from sparklog.mirror.typed import PARSERS, RefusedTarget, TypedTarget
+from sparklog.mirror.typed import RefusedTarget, TypedTarget
 
 
-def typed_target(topic: MirroredTopic, info: TopicInfo, refused: TopicInfo) -> TypedTarget:
-    """Return the target with the present columns of the topic. `refused`: the topic of its refused records. Raises
-    InvalidConfigError if the mirror cannot fill one of the topics."""
+def typed_target(topic: MirroredTopic, info: TopicInfo, refused: TopicInfo, schemas: Schemas | None) -> TypedTarget:
+    """Return the target with the present columns of the topic. `refused`: the topic of its refused records. `schemas`:
+    those of the mirror's registry; None: it has none. Raises InvalidConfigError if the mirror cannot fill one of the
+    topics."""
     definition = topic.definition
-    parse = PARSERS.get(definition.value_format)
-    if parse is None:
-        raise InvalidConfigError(
-            f"topic {topic.topic!r} has columns, but the mirror has the value format {definition.value_format!r}: "
-            f"{', '.join(PARSERS)} are possible"
-        )
+    read = value_reader(
+        definition.value_format,
+        schemas,
+        info.inflated_bytes_max,
+        follows_registry=definition.follows_registry(topic.topic),
+    )
     if not is_refused_topic(refused, definition.name, topic.topic) or refused.schema != REFUSED_SCHEMA:
         raise InvalidConfigError(
             f"topic {refused.name!r} is needed for the refused records of {topic.topic!r}, but mirror "
@@ -34,7 +37,7 @@ def typed_target(topic: MirroredTopic, info: TopicInfo, refused: TopicInfo) -> T
         key_format=info.key_format,
         is_compacted=info.is_compacted,
         timestamp_column=info.timestamp_column,
-        parse=parse,
+        read=read,
         drops_headers=definition.drops_headers,
         batch_bytes_max=info.max_message_bytes,
         inflated_bytes_max=info.inflated_bytes_max,

@@ -1,7 +1,8 @@
 """The check of a mirror: keys, values, headers and timestamps here are compared with the source, offset by offset.
 
-In a typed topic the rows are compared with the source's values as columns, and refused records with the rows of the
-refused topic. A refused record that fits by now, because columns were added, is no difference.
+In a typed topic the rows are compared with the source's values as columns that the topic had at their append, and
+refused records with the rows of the refused topic. A refused record that fits by now, because columns were added, is no
+difference.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from sparklog.client.admin.mirror_admin import mirrored_topics, open_source
 from sparklog.client.net.cluster import Cluster
+from sparklog.client.net.registry_reader import registry_schemas
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.mirrored_ends import mirrored_ends
 from sparklog.client.reading.range_reader import read_range
@@ -71,7 +73,9 @@ def verify_mirror(cluster: Cluster, name: str, *, share: float = 1.0, timeout_ms
             for number in range(infos[topic.topic].partitions):
                 info, refused = infos[topic.topic], infos.get(refused_topic(topic.topic))
                 is_typed = topic.definition.is_typed and refused is not None
-                typed = typed_target(topic, info, refused) if is_typed and refused is not None else None
+                registry = topic.definition.registry
+                schemas = registry_schemas(registry) if registry else None
+                typed = typed_target(topic, info, refused, schemas) if is_typed and refused is not None else None
                 check = _PartitionCheck(cluster, source, source_topics, info, typed, timeout_ms, report)
                 check.run(TopicPartition(topic.topic, number), share)
     finally:
@@ -166,15 +170,19 @@ class _PartitionCheck:
         for batch in read_range(
             self._cluster, tp, start, end, columns=columns, isolation=READ_COMMITTED, retry_timeout_ms=self._timeout_ms
         ):
-            rows |= zip(batch.offsets().tolist(), batch.data.to_pylist(), strict=True)
+            data = batch.data
+            if tp.topic == self._info.name:  # a column that was added later can have a default at the source
+                stored = self._info.schemas[batch.schema_id].names
+                data = data.select([name for name in data.schema.names if name in stored])
+            rows |= zip(batch.offsets().tolist(), data.to_pylist(), strict=True)
         return rows
 
     def _compare(self, tp: TopicPartition, source: dict[int, Any], here: dict[int, Any], end: int) -> None:
         source = {offset: row for offset, row in source.items() if offset < end}
         for offset in sorted(source.keys() & here.keys()):
             self._report.records += 1
-            row = source[offset]
-            names = ["value"] if row is None else [name for name in row if _differ(row[name], here[offset][name])]
+            row, own = source[offset], here[offset]
+            names = ["value"] if row is None else [name for name in own if _differ(row.get(name), own[name])]
             if names:
                 self._report.add(f"{tp}, offset {offset}: another {', '.join(names)} than at the source")
         if self._info.is_compacted:

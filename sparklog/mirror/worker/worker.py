@@ -20,6 +20,7 @@ from sparklog.client.admin.mirror_groups import GroupCopier
 from sparklog.client.admin.mirror_reports import report_mirrors, report_of
 from sparklog.client.consumer.topic_shares import TopicShares
 from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.registry_reader import registry_schemas
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import (
     DataLossError,
@@ -27,8 +28,17 @@ from sparklog.errors import (
     InvalidPartitionsError,
     SparklogError,
 )
-from sparklog.mirror.definition import LOST, PAUSED, MirrorDefinition, MirroredTopic, mirrored_topic, with_lost
+from sparklog.kafka.values.schemas import Schemas
+from sparklog.mirror.definition import (
+    LOST,
+    PAUSED,
+    MirrorDefinition,
+    MirroredTopic,
+    mirrored_topic,
+    with_lost,
+)
 from sparklog.mirror.plan import refused_settings
+from sparklog.mirror.readers import missing_columns
 from sparklog.mirror.refused import refused_topic
 from sparklog.mirror.source import MirrorSource
 from sparklog.mirror.worker.log_side import LogSide
@@ -142,6 +152,8 @@ class MirrorWorker:
             while not self._stop.is_set() and not _has_reached(sync, targets):
                 sync.round(FETCH_WAIT_MS)
                 self._stop.wait(sync.throttled_s)
+                if any(state.failures for state in sync.states.values()):  # the topics can have other columns by now
+                    sync.use(_by_mirror(self.mirrored_topics(topics)).get(definition.name, {}))
                 errors |= {tp.topic: s.error for tp, s in sync.states.items() if s.is_stuck}
                 targets = {tp: end for tp, end in targets.items() if tp.topic not in errors}
             self._report(topics, sync.progress())
@@ -302,14 +314,31 @@ class MirrorWorker:
     def _mirrored(self, topic: MirroredTopic, info: TopicInfo, infos: Mapping[str, TopicInfo]) -> Mirrored:
         typed = None
         if topic.definition.is_typed and not topic.paused:
+            registry = topic.definition.registry
             try:
-                typed = typed_target(topic, info, self._refused_info(topic, info, infos))
+                schemas = registry_schemas(registry) if registry else None
+                info = self._with_registered_columns(topic, info, schemas)
+                typed = typed_target(topic, info, self._refused_info(topic, info, infos), schemas)
             except SparklogError as e:
                 if e.retriable:
                     raise
                 self._pause(topic.topic, str(e))
                 topic = replace(topic, paused=str(e))
         return Mirrored(topic, info.topic_id, info.partitions, info.inflated_bytes_max, typed, info.schemas)
+
+    def _with_registered_columns(self, topic: MirroredTopic, info: TopicInfo, schemas: Schemas | None) -> TopicInfo:
+        """Give a topic whose columns are those of its newest schema the columns that a newer schema has, and return its
+        state. Raises InvalidTopicError for columns that the topic cannot get, and the registry's errors."""
+        if schemas is None or not topic.definition.follows_registry(topic.topic):
+            return info
+        change = missing_columns(schemas, topic.topic, info.schema)
+        if change is None:
+            return info
+        if change.add is not None:
+            self._admin.alter_schema(topic.topic, add_columns=change.add)
+        if change.widen is not None:
+            self._admin.alter_schema(topic.topic, widen_columns=change.widen)
+        return self._cluster.topic(topic.topic, refresh=True, timeout_ms=self._timeout_ms)
 
     def _refused_info(self, topic: MirroredTopic, info: TopicInfo, infos: Mapping[str, TopicInfo]) -> TopicInfo:
         """Return the topic of a typed topic's refused records, with as many partitions. A missing one is created."""

@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 from sparklog_broker.config import make_config
 
+from sparklog.client.net.registry_reader import RegistryAnswer
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.schemas.outside_registry import OutsideRegistry
-from sparklog.gateway.schemas.own_registry import RegistryAnswer
 from tests.support.cases import for_each
 
 INNER = json.dumps({"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}]})

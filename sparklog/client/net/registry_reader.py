@@ -1,0 +1,173 @@
+"""A schema registry with Confluent's REST interface, read over HTTP."""
+
+from __future__ import annotations
+
+import time
+import urllib.error
+import urllib.request
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import lru_cache
+from threading import RLock
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from sparklog.errors import BrokerNotAvailableError, InvalidConfigError
+from sparklog.kafka.schemas.errors import RegistryError, invalid_schema
+from sparklog.kafka.schemas.schema_types import Parsed, SchemaType, parse
+
+REFERENCES_MAX = 100
+"""Largest number of schemas that one schema uses, directly or through others."""
+ANSWER_S = 5.0
+"""Longest wait for an answer in s."""
+ANSWER_BYTES_MAX = 4 * 1024 * 1024
+NEWEST_S = 60.0
+"""Time for which the newest schema of a subject is not asked for again."""
+MISSING_S = 10.0
+"""The same for an id that the registry does not have."""
+SCHEMAS_KEPT_MAX = 1_000
+REGISTRIES_MAX = 16
+"""Largest number of registries whose schemas a process keeps."""
+
+
+class RegistryAnswer(NamedTuple):
+    """The answer of a registry."""
+
+    schemas: Mapping[int, Parsed]
+    """Schemas by their ids; ids that the registry does not have are left out."""
+    newest: Mapping[str, int | None]
+    """Id of the newest schema of each subject; None for a subject without one."""
+
+
+class RegistryReader:
+    """Reads schemas; for one thread at a time."""
+
+    def __init__(self, url: str) -> None:
+        """`url`: http:// or https:// with host and port. Raises InvalidConfigError."""
+        if not url.startswith(("http://", "https://")):
+            raise InvalidConfigError(
+                f"{url}: write the address of a schema registry as http://HOST:PORT or https://HOST:PORT"
+            )
+        self._url = url.rstrip("/")
+
+    def read(self, ids: Collection[int], subjects: Iterable[str], kept: Collection[int]) -> RegistryAnswer:
+        """Return schemas by their ids, and the newest ids of subjects. `kept`: ids that are in memory. Raises
+        BrokerNotAvailableError if the registry does not answer."""
+        newest: dict[str, int | None] = {}
+        for subject in subjects:
+            answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest")
+            newest[subject] = None if answer is None else answer.get("id")
+        schemas = {}
+        for schema_id in ({*ids} | {one for one in newest.values() if one is not None}) - {*kept}:
+            answer = self._get(f"/schemas/ids/{schema_id}")
+            if answer is not None:
+                try:
+                    schemas[schema_id] = self._parse(answer, set())
+                except RegistryError:
+                    continue  # it counts as missing
+        return RegistryAnswer(schemas, newest)
+
+    def _parse(self, answer: dict[str, Any], reached: set[tuple[str, int]]) -> Parsed:
+        """Return the schema of an answer, with those that it refers to. Raises RegistryError."""
+        references: dict[str, Parsed] = {}
+        try:
+            kind = SchemaType(answer.get("schemaType") or SchemaType.AVRO)
+            for one in answer.get("references") or ():
+                place = str(one["subject"]), int(one["version"])
+                if place in reached or len(reached) >= REFERENCES_MAX:
+                    raise invalid_schema("its references lead to too many schemas, or in a circle")
+                inner = self._get(f"/subjects/{quote(place[0], safe='')}/versions/{place[1]}")
+                if inner is None:
+                    raise invalid_schema(f"subject {place[0]!r} has no version {place[1]}")
+                references[str(one["name"])] = self._parse(inner, reached | {place})
+            return parse(kind, str(answer["schema"]), references)
+        except (KeyError, TypeError, ValueError) as e:
+            raise invalid_schema(f"the registry's answer cannot be read: {e!r:.200}") from None
+
+    def _get(self, path: str) -> dict[str, Any] | None:
+        """Return an answer; None if the registry does not have what the path names. Raises BrokerNotAvailableError."""
+        try:
+            with urllib.request.urlopen(self._url + path, timeout=ANSWER_S) as answer:
+                body = answer.read(ANSWER_BYTES_MAX + 1)
+        except urllib.error.HTTPError as e:
+            with e:
+                if e.code == 404:
+                    return None
+            raise BrokerNotAvailableError(f"the schema registry at {self._url} answered {e.code} to {path}") from None
+        except (OSError, ValueError) as e:
+            raise BrokerNotAvailableError(f"the schema registry at {self._url} does not answer: {e}") from None
+        try:
+            value = msgspec.json.decode(body)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise BrokerNotAvailableError(f"the schema registry at {self._url} answers {path} with no JSON object")
+        return value
+
+
+class _Newest(NamedTuple):
+    """The newest schema of a subject at a time."""
+
+    read_s: float
+    schema_id: int | None
+
+
+class RegistrySchemas:
+    """The schemas of a registry, read when they are needed; a `Schemas` of `sparklog.kafka.values`. Any thread may use
+    it."""
+
+    def __init__(self, reader: RegistryReader, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._reader = reader
+        self._clock_s = clock_s
+        self._schemas: OrderedDict[int, Parsed] = OrderedDict()
+        self._missing: dict[int, float] = {}
+        self._newest: dict[str, _Newest] = {}
+        self._lock = RLock()
+        self.dropped: dict[tuple[str, str], int] = {}
+        """Numbers of records with a field that the newest schema does not have, by topic and path."""
+
+    def schema_of(self, schema_id: int) -> Parsed | None:
+        """Return the schema of an id; None if the registry has none. Raises BrokerNotAvailableError."""
+        with self._lock:
+            return self._schema_of(schema_id)
+
+    def _schema_of(self, schema_id: int) -> Parsed | None:
+        if schema_id not in self._schemas and self._clock_s() - self._missing.get(schema_id, -MISSING_S) >= MISSING_S:
+            self._read([schema_id], [])
+            if schema_id not in self._schemas:
+                self._missing = {i: s for i, s in self._missing.items() if self._clock_s() - s < MISSING_S}
+                self._missing[schema_id] = self._clock_s()
+            else:  # it can be that of a subject's newer version
+                self._newest.clear()
+        return self._schemas.get(schema_id)
+
+    def newest(self, subject: str) -> tuple[int, Parsed] | None:
+        """Return the newest schema of a subject with its id; None without one. Raises BrokerNotAvailableError."""
+        with self._lock:
+            newest = self._newest.get(subject)
+            if newest is None or self._clock_s() - newest.read_s >= NEWEST_S:
+                self._read([], [subject])
+                newest = self._newest[subject]
+            schema = None if newest.schema_id is None else self._schema_of(newest.schema_id)
+            return None if newest.schema_id is None or schema is None else (newest.schema_id, schema)
+
+    def note_dropped(self, topic: str, records: Mapping[str, int]) -> None:
+        """Count records of a topic with fields that the newest schema does not have, by the field's path."""
+        with self._lock:
+            for path, count in records.items():
+                self.dropped[topic, path] = self.dropped.get((topic, path), 0) + count
+
+    def _read(self, ids: list[int], subjects: list[str]) -> None:
+        answer = self._reader.read(ids, subjects, self._schemas.keys())
+        self._schemas |= answer.schemas
+        self._newest |= {name: _Newest(self._clock_s(), schema_id) for name, schema_id in answer.newest.items()}
+        while len(self._schemas) > SCHEMAS_KEPT_MAX:
+            self._schemas.popitem(last=False)
+
+
+@lru_cache(maxsize=REGISTRIES_MAX)
+def registry_schemas(url: str) -> RegistrySchemas:
+    """Return the process's schemas of a registry. Raises InvalidConfigError for a wrong address."""
+    return RegistrySchemas(RegistryReader(url))

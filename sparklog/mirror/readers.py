@@ -1,0 +1,70 @@
+"""The formats of values that become columns, and the functions that read them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from sparklog.errors import InvalidConfigError, LeaderNotAvailableError
+from sparklog.format.schema import canonical_schema
+from sparklog.format.schema_evolution import SchemaChange, growth
+from sparklog.kafka.values.fitting import ReadValues, read_json
+from sparklog.kafka.values.keys import RowForm
+from sparklog.kafka.values.schemas import Schemas, value_subject
+from sparklog.mirror.definition import JSON, REGISTERED_FORMATS, VALUE_FORMATS
+
+
+def value_reader(
+    value_format: str, schemas: Schemas | None, rows_bytes_max: int, *, follows_registry: bool = False
+) -> ReadValues:
+    """Return the function that reads values of a format. `schemas`: those of the registry, which formats in
+    REGISTERED_FORMATS need. `rows_bytes_max`: largest memory of the rows of one call. `follows_registry`: True for a
+    topic that gets the columns of its newest schema: the function raises LeaderNotAvailableError as long as it lacks
+    some. Raises InvalidConfigError."""
+    if value_format == JSON:
+        return read_json
+    if value_format not in REGISTERED_FORMATS:
+        raise InvalidConfigError(f"value format {value_format!r}: use one of {', '.join(VALUE_FORMATS)}")
+    if schemas is None:
+        raise InvalidConfigError(
+            f"value format {value_format!r} needs a schema registry: name its address (--registry)"
+        )
+    from sparklog.kafka.values.framed_records import rows_of_framed  # late: the parsers of schemas take long to load
+
+    read = partial(rows_of_framed, form=value_format, schemas=schemas, rows_bytes_max=rows_bytes_max)
+    return partial(_read_following, read, schemas) if follows_registry else read
+
+
+def _read_following(read: ReadValues, schemas: Schemas, keys: Any, values: Any, topic: RowForm) -> pa.RecordBatch:
+    """Read values, unless the topic lacks columns of the newest schema, which reading can have loaded. Raises
+    LeaderNotAvailableError."""
+    try:
+        return read(keys, values, topic)
+    finally:
+        if missing_columns(schemas, topic.name, topic.schema) is not None:
+            raise LeaderNotAvailableError(
+                f"the newest schema of {value_subject(topic.name)!r} has columns that the topic {topic.name!r} gets soon"
+            )
+
+
+def missing_columns(schemas: Schemas, topic: str, columns: pa.Schema) -> SchemaChange | None:
+    """Return the change by which a topic with `columns` gets those of its newest schema; None if it has them. Raises as
+    `registered_columns`."""
+    change = growth(columns, registered_columns(schemas, topic))
+    return None if change.add is None and change.widen is None else change
+
+
+def registered_columns(schemas: Schemas, topic: str) -> pa.Schema:
+    """Return the columns of the newest schema of a topic's values. Raises InvalidConfigError if the registry has none,
+    SchemaMismatchError if a type has no column, and the registry's errors."""
+    from sparklog.kafka.values.framed_records import columns_of_schema  # late, as above
+
+    newest = schemas.newest(value_subject(topic))
+    if newest is None:
+        raise InvalidConfigError(
+            f"topic {topic!r} has no columns: the registry has no subject {value_subject(topic)!r}; register its schema, "
+            f"or name the columns (--ddl '{topic}=id BIGINT, …')"
+        )
+    return canonical_schema(columns_of_schema(newest[1]))
