@@ -84,6 +84,8 @@ class MessageField(Struct, frozen=True):
     """The fields of a message, key and value of a map, and the value of a wrapper."""
     names: tuple[tuple[int, str], ...] = ()
     """Numbers and names of an enum."""
+    oneof: int = -1
+    """Number of the oneof in its message that the field belongs to; -1: none."""
 
 
 class MessageType(Struct, frozen=True):
@@ -204,7 +206,8 @@ class _Walk:
         wire = 2 if kind in ("message", "string", "bytes") else 0
         tag = (field.number << 3 | wire) & 0x7F
         is_list = field.label == field.LABEL_REPEATED
-        common = {"name": field.name, "number": field.number, "tag": tag}
+        oneof = field.oneof_index if field.HasField("oneof_index") and not field.proto3_optional else -1
+        common = {"name": field.name, "number": field.number, "tag": tag, "oneof": oneof}
         if kind == "group":
             raise SchemaMismatchError(f"field {path!r}: a group has no column; use a message")
         if kind == "enum":
@@ -265,11 +268,24 @@ def _one(array: Any, field: MessageField) -> Any:
             value = _one(array.field(0), field.fields[0])
             return pc.if_else(array.is_valid(), value, pa.scalar(None, value.type)) if array.null_count else value
         case "message":
+            require_one_of_each(array.field, array.is_valid(), field.fields)
             children = [decoded(array.field(one.name), one) for one in field.fields]
             target = pa.struct([pa.field(one.name, one.column) for one in field.fields])
             return pa.Array.from_buffers(target, len(array), [array.buffers()[0]], children=children)
         case kind:
             return array.cast(_SCALARS[kind])
+
+
+def require_one_of_each(column: Callable[[str], Any], is_row: Any, fields: tuple[MessageField, ...]) -> None:
+    """Raise pa.ArrowInvalid for a message with two fields of one oneof: parsers of Protobuf take the last one, which
+    `ptars` does not tell. `column`: returns the array of a field. `is_row`: True for each message that there is."""
+    for oneof in {field.oneof for field in fields if field.oneof >= 0}:
+        own = [field for field in fields if field.oneof == oneof]
+        counts = sum(np.asarray(pc.and_(column(f.name).is_valid(), is_row)).astype(np.int8) for f in own)
+        if np.max(counts, initial=0) > 1:
+            row = int(np.argmax(counts))
+            first, second, *_ = [f.name for f in own if column(f.name)[row].is_valid]
+            raise pa.ArrowInvalid(f"{first!r} and {second!r} are both set, and a oneof has one field: send one of them")
 
 
 def _enum_names(array: Any, field: MessageField) -> Any:

@@ -31,6 +31,7 @@ from sparklog.kafka.values.protobuf_columns import (
     encoded,
     filled_column,
     message_type,
+    require_one_of_each,
 )
 from sparklog.kafka.values.rows_at_fault import UnwritableRowError, first_fault, rows_at_fault
 
@@ -39,10 +40,6 @@ PREFIXES_MAX = 100
 """Largest number of different messages in the records of one schema in a batch."""
 EXPANDED_BYTES_MAX = 64 * 1024 * 1024
 """Memory for the rows of a slice of records, in the worst case."""
-GROUP_TAGS_MAX = 10_000
-"""Largest number of bytes in a record that can begin a group: `ptars` calls itself for each group inside another one,
-until its stack is full."""
-_GROUP_WIRE_TYPE = 3
 _NULL_BYTES = 17
 FIRST_MESSAGE = b"\0"
 
@@ -209,7 +206,7 @@ def _within(payloads: Any, kind: MessageType) -> Iterator[tuple[int, Any]]:
 
 def _decode(payloads: Any, kind: MessageType) -> tuple[pa.RecordBatch, dict[int, str]]:
     """Return the rows of `ptars`, and reasons by index; refused records have the row of an empty message."""
-    faults = _deep_records(payloads)
+    faults = _unsound_records(payloads)
     if not faults:
         try:
             return _converted(payloads, kind), {}
@@ -225,11 +222,13 @@ def _decode(payloads: Any, kind: MessageType) -> tuple[pa.RecordBatch, dict[int,
 def _converted(payloads: Any, kind: MessageType) -> pa.RecordBatch:
     """Return the rows of messages. Raises ValueError."""
     try:
-        return kind.handler.array_to_record_batch(payloads)
+        rows = kind.handler.array_to_record_batch(payloads)
     except BaseException as e:
         if isinstance(e, ValueError) or type(e).__name__ != "PanicException":
             raise
         raise ValueError(f"the message cannot be decoded: {e}") from None
+    require_one_of_each(rows.column, pa.scalar(True), kind.fields)
+    return rows
 
 
 def _emptied(payloads: Any, rows: Any) -> Any:
@@ -239,28 +238,33 @@ def _emptied(payloads: Any, rows: Any) -> Any:
     return pc.if_else(pa.array(mask), pa.scalar(b"", pa.binary()), payloads)
 
 
-def _deep_records(payloads: Any) -> dict[int, str]:
-    """Return reasons for the records that can have too many groups inside one another."""
-    sizes = np.asarray(pc.binary_length(payloads))
-    faults = {}
-    for row in np.flatnonzero(sizes > GROUP_TAGS_MAX).tolist():
-        data = np.frombuffer(payloads[row].as_buffer(), np.uint8)
-        starts = int(((data & 7) == _GROUP_WIRE_TYPE).sum())
-        if starts > GROUP_TAGS_MAX and _is_deep(data):
-            faults[row] = "groups are nested too deep"
+def _unsound_records(payloads: Any) -> dict[int, str]:
+    """Return reasons for the records that Python's library refuses without their schema: `ptars` passes over damaged
+    groups, and calls itself for each group inside another one. Sound messages one after the other are one message, so
+    that one call is enough for sound records."""
+    offsets = np.frombuffer(payloads.buffers()[1], np.int32, len(payloads) + 1, 4 * payloads.offset)
+    body = payloads.buffers()[2]
+    if body is None or _is_sound(memoryview(body)[offsets[0] : offsets[-1]]):
+        return {}
+    faults: dict[int, str] = {}
+    for row in range(len(payloads)):
+        if not _is_sound(memoryview(body)[offsets[row] : offsets[row + 1]]):
+            faults[row] = "the message is damaged, or its groups are nested too deep"
+            if len(faults) >= RECORDS_NAMED_MAX:
+                break
     return faults
 
 
-def _is_deep(data: Array) -> bool:
-    """Return True if a message has groups inside one another beyond the limit of Python's library, or is damaged."""
+def _is_sound(data: memoryview) -> bool:
+    """Return True if Python's library parses the fields of a message."""
     from google.protobuf.empty_pb2 import Empty
     from google.protobuf.message import DecodeError
 
     try:
-        Empty.FromString(data.tobytes())
+        Empty.FromString(data)
     except DecodeError:
-        return True
-    return False
+        return False
+    return True
 
 
 # -- columns

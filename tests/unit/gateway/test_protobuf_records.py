@@ -147,6 +147,26 @@ def test_a_value_beyond_its_column_is_refused_with_its_field() -> None:
             rows_of(FixedSchemas({1: one}), columns, b"\0\0\0\0\1\0" + data)
 
 
+@for_each("is_inner", [False, True])
+def test_a_record_with_two_fields_of_a_oneof_is_refused_alone(is_inner: bool) -> None:
+    def choice(own: DescriptorProto) -> None:
+        message(field("a", 1, F.TYPE_INT32), field("b", 2, F.TYPE_INT32))(own)
+        own.oneof_decl.add(name="choice")
+        for one in own.field:
+            one.oneof_index = 0
+
+    own = schema(message(field("l", 1, F.TYPE_MESSAGE, ".p.M1", is_list=True)), choice) if is_inner else schema(choice)
+    columns = types_of_messages(own, (0,)).columns
+    frame = b"\0\0\0\0\1\0"
+
+    def record(data: bytes) -> bytes:
+        return frame + (b"\x0a" + bytes([len(data)]) + data if is_inner else data)
+
+    with pytest.raises(InvalidRecordError, match="'a' and 'b' are both set, and a oneof has one field") as e:
+        rows_of(FixedSchemas({1: own}), columns, record(b"\x08\1"), record(b"\x08\1\x10\2"), record(b"\x10\2"))
+    assert list(e.value.records) == [1]
+
+
 def test_empty_messages_of_many_fields_stay_within_the_memory_of_a_batch() -> None:
     wide = message(*(field(f"f{i}", i + 1, F.TYPE_INT64) for i in range(2_000)))
     own = schema(message(field("l", 1, F.TYPE_MESSAGE, ".p.M1", is_list=True)), wide)
