@@ -33,13 +33,15 @@ class SourceEnd(Message):
 
 class MirrorReport(Message):
     """The state of a mirrored topic after a round of the worker. `as_of_ms`: the topic has all records that the source
-    had committed before this time; 0: not known. `error`: error of the round; empty: it succeeded."""
+    had committed before this time; 0: not known. `error`: error of the round; empty: it succeeded. `refused`: number of
+    records so far that do not fit the columns; -1: not known."""
 
     topic: Name
     topic_id: Text
     source_ends: Annotated[list[SourceEnd], Meta(max_length=PARTITIONS_PER_TOPIC_MAX)]
     as_of_ms: Int64 = 0
     error: Annotated[str, Meta(max_length=ERROR_CHARS_MAX)] = ""
+    refused: Offset = -1
 
 
 class ReportMirrorsRequest(Message):

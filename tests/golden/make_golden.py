@@ -316,7 +316,7 @@ REQUESTS: dict[Api, Message] = {
     Api.REPORT_MIRRORS: mirrors.ReportMirrorsRequest(
         [
             mirrors.MirrorReport(
-                "trips", "0af3", [mirrors.SourceEnd(0, 1_000), mirrors.SourceEnd(2, -1)], BASE_MS, "away"
+                "trips", "0af3", [mirrors.SourceEnd(0, 1_000), mirrors.SourceEnd(2, -1)], BASE_MS, "away", 3
             )
         ]
     ),

@@ -69,7 +69,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         mirrored = {"mirror.name": "old", "mirror.source": "kafka://old:9092", "mirror.lost": "0:3-9"}
         create_topic(client, "mirrored", configs=mirrored)
         topic_id = client.request(Api.METADATA, MetadataRequest(["mirrored"]), MetadataResponse).topics[0].topic_id
-        report = mirrors.MirrorReport("mirrored", topic_id, [mirrors.SourceEnd(0, 7)], 0, "no route")
+        report = mirrors.MirrorReport("mirrored", topic_id, [mirrors.SourceEnd(0, 7)], 0, "no route", 4)
         client.request(Api.REPORT_MIRRORS, mirrors.ReportMirrorsRequest([report]), mirrors.ReportMirrorsResponse)
         assert produce(client, [("t", 0, BATCH), ("t", 1, BATCH)])[0].error_code == 0
         assert produce(client, [("nobody's", 0, BATCH)])[0].error_code != 0
@@ -122,7 +122,7 @@ def test_the_numbers_are_those_of_the_requests(broker: BrokerProcess) -> None:
     assert phases_s == pytest.approx(total_s)
     assert of("sparklog_lake_paused", topic="lake") == 1
     assert of("sparklog_lake_lag_records", topic="lake") == 0
-    figures = {"lag_records": 7, "lost_records": 6, "paused": 0, "failing": 1}
+    figures = {"lag_records": 7, "lost_records": 6, "refused_records": 4, "paused": 0, "failing": 1}
     for name, value in figures.items():
         assert of(f"sparklog_mirror_{name}", topic="mirrored", mirror="old") == value
     assert of("sparklog_ready") == 1
@@ -185,6 +185,8 @@ tests:
       - {{series: 'sparklog_topic_undecided_records{{topic="stuck"}}', values: '5x90'}}
       - {{series: 'sparklog_topic_undecided_records{{topic="busy"}}', values: '5 0 5 7 0 3 2 0 5 5 0 1 1 0 5 5 0 5 7 0 3 2 0'}}
       - {{series: 'sparklog_fsync_failures_total{{directory="d", instance="a"}}', values: '0x30 1x60'}}
+      - {{series: 'sparklog_mirror_refused_records{{topic="refuses"}}', values: '3x10 3 _ _ 5x60'}}
+      - {{series: 'sparklog_mirror_refused_records{{topic="fits"}}', values: '7x40 _ 7x40'}}
     alert_rule_test:
       - {{eval_time: 6m, alertname: SparklogDown}}
       - eval_time: 8m
@@ -196,6 +198,10 @@ tests:
       - eval_time: 80m
         alertname: SparklogReadersHeldBack
         exp_alerts: [{{exp_labels: {{severity: warning, topic: stuck}}}}]
+      - {{eval_time: 10m, alertname: SparklogMirrorRefusesRecords}}
+      - eval_time: 45m
+        alertname: SparklogMirrorRefusesRecords
+        exp_alerts: [{{exp_labels: {{severity: warning, topic: refuses}}}}]
       - {{eval_time: 29m, alertname: SparklogFsyncFailed}}
       - eval_time: 35m
         alertname: SparklogFsyncFailed

@@ -28,6 +28,8 @@ class MirrorRow(NamedTuple):
     """Age, in s, of the newest time up to which the topic has all records of the source; 0 without lag."""
     lost: int
     """Number of offsets that the source had deleted before the mirror read them."""
+    refused: int
+    """Number of records that do not fit the columns of the topic; -1 if unknown: the series is left out."""
     paused: bool
     failing: bool
     """True if the last round failed, or the worker's reports are missing."""
@@ -54,6 +56,7 @@ def read_mirrors(mirrors: Mirrors, partitions: Partitions, broker_id: int | None
                 lag,
                 max(0.0, (now_ms - since_ms) / 1000) if lag else 0.0,
                 sum(lost_records(mirrored.lost).values()),
+                -1 if report is None else report.refused,
                 is_paused,
                 not is_paused and (silent_ms > SILENT_MS or (report is not None and bool(report.error))),
             )
@@ -91,6 +94,11 @@ def mirror_families(rows: list[MirrorRow]) -> Iterator[Metric]:
             "Offsets that the source had deleted before the mirror read them.",
             [r.lost for r in rows],
         ),
+        (
+            "sparklog_mirror_refused_records",
+            "Records of the source that do not fit the columns of the mirrored topic, since the mirror's beginning.",
+            [r.refused for r in rows],
+        ),
         ("sparklog_mirror_paused", "1 if the mirror of the topic is paused.", [int(r.paused) for r in rows]),
         (
             "sparklog_mirror_failing",
@@ -99,4 +107,5 @@ def mirror_families(rows: list[MirrorRow]) -> Iterator[Metric]:
         ),
     ):
         labels = [{"topic": r.topic, "mirror": r.mirror} for r in rows]
-        yield gauge(MetricInfo(name, doc), list(zip(labels, values, strict=True)))
+        known = [(labels, value) for labels, value in zip(labels, values, strict=True) if value >= 0]
+        yield gauge(MetricInfo(name, doc), known)

@@ -23,6 +23,8 @@ class MirrorProgress(Struct, frozen=True):
     """Time of the report on this broker's clock."""
     first_reported_ms: int
     """Time of the first report on this broker's clock. While `as_of_ms` is unknown, the lag counts from it."""
+    refused: int = -1
+    """Number of records so far that do not fit the columns; -1 if unknown."""
 
 
 class Mirrors:
@@ -56,6 +58,7 @@ class Mirrors:
             report.error,
             now_ms,
             before.first_reported_ms,
+            max(before.refused, report.refused),
         )
 
     def reports(self) -> dict[str, MirrorProgress]:

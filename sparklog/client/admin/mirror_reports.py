@@ -34,11 +34,11 @@ class MirrorProgress:
 
 
 def report_of(
-    topic: str, topic_id: str, source_ends: Mapping[int, int], *, as_of_ms: int = 0, error: str = ""
+    topic: str, topic_id: str, source_ends: Mapping[int, int], *, as_of_ms: int = 0, error: str = "", refused: int = -1
 ) -> MirrorReport:
     """Return a report about one topic."""
     ends = [SourceEnd(p, offset) for p, offset in sorted(source_ends.items())]
-    return MirrorReport(topic, topic_id, ends, as_of_ms, error[:ERROR_CHARS_MAX])
+    return MirrorReport(topic, topic_id, ends, as_of_ms, error[:ERROR_CHARS_MAX], refused)
 
 
 def report_mirrors(cluster: Cluster, reports: Sequence[MirrorReport], *, timeout_ms: int = 5_000) -> None:

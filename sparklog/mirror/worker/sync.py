@@ -143,6 +143,8 @@ class TopicProgress(Struct, frozen=True):
     """True if all partitions have all committed records that the source had at the last answers."""
     error: str
     """Error of a partition; empty: none."""
+    refused: int = -1
+    """Number of records so far that do not fit the columns; -1: not known."""
 
 
 class MirrorSync:
@@ -216,10 +218,15 @@ class MirrorSync:
         """Return the progress of each topic, after a round."""
         topics: dict[str, TopicProgress] = {}
         for tp, state in self.states.items():
-            before = topics.get(tp.topic, TopicProgress({}, is_current=True, error=""))
+            before = topics.get(tp.topic, TopicProgress({}, is_current=True, error="", refused=0))
             ends = before.source_ends | ({tp.partition: state.stable} if state.stable >= 0 else {})
             error = before.error or (f"partition {tp.partition}: {state.error}" if state.error else "")
-            topics[tp.topic] = TopicProgress(ends, is_current=before.is_current and state.is_current, error=error)
+            topics[tp.topic] = TopicProgress(
+                ends,
+                is_current=before.is_current and state.is_current,
+                error=error,
+                refused=-1 if before.refused < 0 or state.stable < 0 else before.refused + state.refused.count,
+            )
         return topics
 
     def look_again(self) -> None:

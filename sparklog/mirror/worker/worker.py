@@ -289,6 +289,7 @@ class MirrorWorker:
                 one.source_ends,
                 as_of_ms=now_ms if one.is_current else 0,
                 error=one.error,
+                refused=one.refused,
             )
             for name, one in progress.items()
             if name in topics
