@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -125,7 +125,7 @@ class Load:
                 for _ in range(rng.randrange(1, 6)):
                     number += 1
                     value = rng.choice((None, b"", b"%d" % number, b"%d " % number * rng.randrange(1, 200)))
-                    headers = [("h", b"%d" % number), ("h", None)] if number % 3 == 0 else None
+                    headers: Any = [("h", b"%d" % number), ("h", None)] if number % 3 == 0 else None
                     key = b"k%d" % rng.randrange(50)
                     producer.produce(topic, value, key, partition=rng.randrange(PARTITIONS), headers=headers)
             if producer.flush(60) == 0:

