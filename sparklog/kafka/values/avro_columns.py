@@ -35,6 +35,7 @@ from sparklog.format.map_keys import require_distinct_keys
 from sparklog.format.schema import canonical_schema, canonical_type, fit_column, null_column
 from sparklog.kafka.schemas.avro import AvroField, AvroType
 from sparklog.kafka.values.avro_bytes import Space, branch_of, physical_type
+from sparklog.kafka.values.rows_at_fault import children_of
 
 DECIMAL_DIGITS_MAX = 38
 TYPES_MAX = 10_000
@@ -240,8 +241,8 @@ class _Plan:
         sources = list(self.fields(writer, reader, list(target), path))
 
         def convert(array: Any) -> Any:
-            rows = pa.nulls(len(array))
-            children = [one(array.field(at) if at >= 0 else rows) for at, one in sources]
+            rows, fields = pa.nulls(len(array)), children_of(array)
+            children = [one(fields[at] if at >= 0 else rows) for at, one in sources]
             return pa.Array.from_buffers(target, len(array), [array.buffers()[0]], children=children)
 
         return convert

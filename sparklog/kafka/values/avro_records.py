@@ -93,6 +93,8 @@ def _converted(arrays: list[Any], count: int, column: Column, faults: dict[int, 
     except pa.ArrowInvalid:
         limit = RECORDS_NAMED_MAX - len(faults)
         reasons = rows_at_fault(array, lambda part: column.convert(plain_layout(part)), pa.ArrowInvalid, limit)
+        if limit > 0 and not reasons:
+            return column.convert(plain_layout(array))
         for row, reason in reasons.items():
             faults.setdefault(row, f"field {column.name!r}: {reason}")
         return pa.nulls(count, column.type)

@@ -29,6 +29,7 @@ from msgspec import Struct
 from sparklog.errors import InvalidTopicError, SchemaMismatchError
 from sparklog.format.schema import canonical_schema
 from sparklog.kafka.schemas.protobuf import ProtobufSchema, linked_files
+from sparklog.kafka.values.rows_at_fault import children_of
 from sparklog.security.optional import require
 
 if TYPE_CHECKING:
@@ -268,20 +269,21 @@ def _one(array: Any, field: MessageField) -> Any:
             value = _one(array.field(0), field.fields[0])
             return pc.if_else(array.is_valid(), value, pa.scalar(None, value.type)) if array.null_count else value
         case "message":
-            require_one_of_each(array.field, array.is_valid(), field.fields)
-            children = [decoded(array.field(one.name), one) for one in field.fields]
+            inner = dict(zip((f.name for f in array.type), children_of(array), strict=True))
+            require_one_of_each(inner.__getitem__, field.fields)
+            children = [decoded(inner[one.name], one) for one in field.fields]
             target = pa.struct([pa.field(one.name, one.column) for one in field.fields])
             return pa.Array.from_buffers(target, len(array), [array.buffers()[0]], children=children)
         case kind:
             return array.cast(_SCALARS[kind])
 
 
-def require_one_of_each(column: Callable[[str], Any], is_row: Any, fields: tuple[MessageField, ...]) -> None:
+def require_one_of_each(column: Callable[[str], Any], fields: tuple[MessageField, ...]) -> None:
     """Raise pa.ArrowInvalid for a message with two fields of one oneof: parsers of Protobuf take the last one, which
-    `ptars` does not tell. `column`: returns the array of a field. `is_row`: True for each message that there is."""
+    `ptars` does not tell. `column`: returns the array of a field."""
     for oneof in {field.oneof for field in fields if field.oneof >= 0}:
         own = [field for field in fields if field.oneof == oneof]
-        counts = sum(np.asarray(pc.and_(column(f.name).is_valid(), is_row)).astype(np.int8) for f in own)
+        counts = sum(np.asarray(column(f.name).is_valid()).astype(np.int8) for f in own)
         if np.max(counts, initial=0) > 1:
             row = int(np.argmax(counts))
             first, second, *_ = [f.name for f in own if column(f.name)[row].is_valid]

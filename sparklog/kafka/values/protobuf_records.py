@@ -227,7 +227,7 @@ def _converted(payloads: Any, kind: MessageType) -> pa.RecordBatch:
         if isinstance(e, ValueError) or type(e).__name__ != "PanicException":
             raise
         raise ValueError(f"the message cannot be decoded: {e}") from None
-    require_one_of_each(rows.column, pa.scalar(True), kind.fields)
+    require_one_of_each(rows.column, kind.fields)
     return rows
 
 
@@ -379,6 +379,8 @@ def _column(
     except pa.ArrowInvalid:
         limit = RECORDS_NAMED_MAX - len(faults)
         reasons = rows_at_fault(array, lambda part: source.convert(plain_layout(part)), pa.ArrowInvalid, limit)
+        if limit > 0 and not reasons:
+            return source.convert(plain_layout(array))
         for row, reason in reasons.items():
             faults.setdefault(row, f"field {target.name!r}: {reason}")
         return null_column(batch.num_rows, target.type)

@@ -1,4 +1,4 @@
-"""The rows for which a conversion of many rows fails."""
+"""The rows for which a conversion of many rows fails, and the values that it does not have to convert."""
 
 from __future__ import annotations
 
@@ -37,6 +37,14 @@ def _halves(
         else:
             yield from _halves(rows, convert, faults, first, count // 2)
             yield from _halves(rows, convert, faults, first + count // 2, count - count // 2)
+
+
+def children_of(array: Any) -> list[Any]:
+    """Return the fields of an array of structs. Values below a null are null: a conversion could refuse them."""
+    children: list[Any] = (
+        array.flatten() if array.null_count else [array.field(i) for i in range(array.type.num_fields)]
+    )
+    return children
 
 
 def first_fault(rows: Any, convert: Callable[[Any], object], faults: Faults) -> int:

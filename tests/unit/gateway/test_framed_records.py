@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from decimal import Decimal
 from typing import Any
 
 import fastavro
@@ -111,6 +112,18 @@ def test_values_are_cast_exactly_or_refused() -> None:
     with pytest.raises(InvalidRecordError) as e:
         rows_of(values, pa.schema([("n", pa.float64())]), schemas)
     assert list(e.value.records) == [i for i in range(30) if i % 3 == 2]
+
+
+@for_each("repeats", [1, 40])
+def test_a_null_record_beside_another_one_changes_no_value(repeats: int) -> None:
+    decimal = {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}
+    inner = record(("sum", decimal), ("state", named("enum", "S", symbols=["A", "B"])), name="Inner")
+    own = record(("r", ["null", inner]), ("n", "int"))
+    values = [{"r": None, "n": 1}, {"r": {"sum": Decimal("0.50"), "state": "B"}, "n": 2}]
+    data: list[bytes | None] = [framed(1, own, value) for value in values]
+    schema = avro(own)
+    rows = rows_of(data * repeats, columns_of(schema.type), FixedSchemas({1: schema}))
+    assert rows.batch.to_pylist() == values * repeats
 
 
 def test_schemas_that_are_not_loaded_are_named_together() -> None:
