@@ -179,8 +179,8 @@ if [ ! -e $(VENV) ]; then \
 	else $$python -m venv $(VENV) || { echo "the venv could not be made: is the package python3-venv installed?" >&2; exit 1; }; fi; fi; \
 touch $(VENV)/.installing; \
 echo "installing sparklog[$(1)] into $(VENV) (the first time this downloads Spark and its company, some 600 MB)"; \
-if [ -n "$$uv" ]; then uv pip install --quiet --python $(PY) -e '.[$(1)]'; \
-else $(PY) -m pip install --quiet --disable-pip-version-check -e '.[$(1)]'; fi; \
+if [ -n "$$uv" ]; then uv pip install --quiet --python $(PY) -c .ci/constraints.txt -e '.[$(1)]'; \
+else $(PY) -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[$(1)]'; fi; \
 env -u SPARK_HOME $(PY) -m pyspark_sparklog.precompile >/dev/null; \
 rm -f $(VENV)/.installing
 endef
