@@ -20,7 +20,6 @@ from sparklog.client.admin.sparklog_source import SparklogSource
 from sparklog.client.kafka.source import KafkaSource
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.deadline import Deadline
-from sparklog.client.net.registry_reader import registry_schemas
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.mirrored_ends import MirroredEnd, mirrored_ends, refused_logs
 from sparklog.errors import (
@@ -176,6 +175,8 @@ def plan_mirror(definition: MirrorDefinition, source: MirrorSource, here: Iterab
     planned, refused = [], {}
     registered = None
     if definition.value_format in (AVRO, PROTOBUF):
+        from sparklog.client.net.registry_reader import registry_schemas  # late: the parsers of schemas load for long
+
         registered = partial(registered_columns, registry_schemas(definition.registry))
     for name in names:
         topic, configs = all_topics[name], settings.get(name, {})

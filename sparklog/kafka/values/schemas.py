@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from sparklog.errors import BrokerNotAvailableError
-from sparklog.kafka.schemas.schema_types import Parsed
+
+if TYPE_CHECKING:  # the parsers of schemas take long to load
+    from sparklog.kafka.schemas.schema_types import Parsed
 
 VALUE_SUFFIX, KEY_SUFFIX = "-value", "-key"
 """Ends of the names of a topic's subjects."""
