@@ -14,7 +14,7 @@ from sparklog.mirror.typed import TypedConversion
 from sparklog.mirror.worker import sync
 from sparklog.mirror.worker.sync import MirrorSync
 from tests.simulation import mirror_world
-from tests.simulation.mirror_world import COLUMNS, Life, SimulatedLog, Violation, live
+from tests.simulation.mirror_world import COLUMNS, TP, Life, SimulatedLog, Violation, live
 from tests.support.cases import for_each
 
 SEEDS, STEPS = 60, 40
@@ -59,6 +59,28 @@ def test_a_limit_of_the_rate_delays_fetches() -> None:
     life.now_s += worker.throttled_s
     life.round_of(worker)
     assert life.log.end == 2
+
+
+@for_each("is_lasting", [False, True])
+def test_a_deposed_leader_that_answers_for_a_while_pauses_no_topic(is_lasting: bool) -> None:
+    life = Life(0)
+    source: Any = life.source
+    source.put([b"a"])
+    life.round(0)
+    topics, bounds = source.topics(), source.bounds({}, [TP])
+    source.elect(is_clean=True)
+    source.put([b"b", b"c"])
+    life.wait()
+    life.round(0)
+    assert life.log.end == 3
+    source.topics, source.bounds = lambda names=None: topics, lambda *_: bounds
+    for _ in range(20 if is_lasting else 2):
+        life.wait()
+        life.round(0)
+    assert bool(life.paused) == is_lasting
+    del source.topics, source.bounds
+    life.settle()
+    assert bool(life.paused) == is_lasting
 
 
 def finds_violation(run: Callable[[int], object]) -> bool:

@@ -190,7 +190,13 @@ class KafkaSource:
                 "replica_id": CONSUMER,
                 "isolation_level": isolation,
                 "topics": _by_topic(
-                    group, "name", lambda tp: {"partition_index": tp.partition, "timestamp": timestamp}
+                    group,
+                    "name",
+                    lambda tp: {
+                        "partition_index": tp.partition,
+                        "current_leader_epoch": _epoch(topics, tp),
+                        "timestamp": timestamp,
+                    },
                 ),
             }
 
@@ -207,7 +213,15 @@ class KafkaSource:
         def body(group: Sequence[TopicPartition]) -> dict[str, Any]:
             return {
                 "replica_id": CONSUMER,
-                "topics": _by_topic(group, "topic", lambda tp: {"partition": tp.partition, "leader_epoch": epochs[tp]}),
+                "topics": _by_topic(
+                    group,
+                    "topic",
+                    lambda tp: {
+                        "partition": tp.partition,
+                        "current_leader_epoch": _epoch(topics, tp),
+                        "leader_epoch": epochs[tp],
+                    },
+                ),
             }
 
         def read(part: Mapping[str, Any]) -> EpochAnswer:
@@ -419,6 +433,10 @@ def _topic(topic: Mapping[str, Any]) -> SourceTopic:
     return SourceTopic(
         topic["name"], "" if topic_id == NO_UUID else topic_id.hex, partitions, topic.get("is_internal", False)
     )
+
+
+def _epoch(topics: Mapping[str, SourceTopic], tp: TopicPartition) -> int:
+    return topics[tp.topic].partitions[tp.partition].leader_epoch
 
 
 def _fetched(tp: TopicPartition, part: Mapping[str, Any]) -> FetchedPartition:

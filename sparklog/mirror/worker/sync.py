@@ -58,6 +58,9 @@ RETRY_S, RETRY_S_MAX = 0.2, 10.0
 """First and longest pause of a partition after an error."""
 FAILURES_MAX, LASTING_FAILURES_MAX = 6, 3
 """Numbers of errors in succession after which a partition is stuck: in all, and if the last one is not retriable."""
+DOUBTS_MAX = 4
+"""Number of judgements in succession that find other records at the source, and are repeated before a topic is paused:
+a deposed leader, which was suspended and goes on, answers with old ends until it learns of its successor."""
 BAD_ANSWERS_MAX = 3
 """Number of answers in succession that cannot be converted, after which the topic is paused: one can be damaged on its
 way, three are not."""
@@ -113,6 +116,8 @@ class PartitionState(Struct):
     """Number of errors in succession."""
     is_lasting: bool = False
     """True if a repetition does not mend the last error."""
+    doubts: int = 0
+    """Number of judgements in succession that have found other records at the source."""
     bad_answers: int = 0
     turn: int = 0
     """Number of the fetch that has brought records last. A fetch answer is limited, so that the partitions with the
@@ -314,22 +319,38 @@ class MirrorSync:
             state.refused = refused.get(tp, RefusedLog())
             its_bounds = bounds[tp]
             if isinstance(its_bounds, SparklogError):
+                self.look_again()
                 self._fail(tp, its_bounds)
                 continue
             if isinstance(answer, SparklogError):
+                self.look_again()
                 self._fail(tp, answer)
                 continue
             state.stable = its_bounds.stable
             verdict = Go() if answer is None else judge_epoch(*kept[tp], answer)
             if isinstance(verdict, Pause):
-                self._pause(tp.topic, f"partition {tp.partition}: {verdict.reason}")
+                self._doubt(tp, verdict, kept[tp][1])
                 continue
-            self._follow_bounds(tp, end, its_bounds)
+            self._follow_bounds(tp, end, its_bounds, kept[tp][1])
 
-    def _follow_bounds(self, tp: TopicPartition, end: MirroredEnd, bounds: SourceBounds) -> None:
+    def _doubt(self, tp: TopicPartition, verdict: Pause, epoch: int) -> None:
+        """Pause after several judgements that the source has other records. Without the `epoch` of the last record a
+        later judgement could miss the difference, so that the first one counts."""
+        state = self.states[tp]
+        state.is_judged = False
+        if epoch == NO_EPOCH or state.doubts >= DOUBTS_MAX:
+            self._pause(tp.topic, f"partition {tp.partition}: {verdict.reason}")
+            return
+        state.doubts += 1
+        self.look_again()
+        self._fail(
+            tp, LeaderNotAvailableError(f"{verdict.reason} (asked again, in case that a deposed leader answers)")
+        )
+
+    def _follow_bounds(self, tp: TopicPartition, end: MirroredEnd, bounds: SourceBounds, epoch: int) -> None:
         verdict = judge_bounds(end.end, end.is_empty, bounds, self.states[tp].refused.end)
         if isinstance(verdict, Pause):
-            self._pause(tp.topic, f"partition {tp.partition}: {verdict.reason}")
+            self._doubt(tp, verdict, epoch)
         elif isinstance(verdict, Skip):
             if verdict.is_lost:
                 logger.warning("%s: the source has deleted the offsets %d to %d", tp, end.end, verdict.start - 1)
@@ -339,7 +360,7 @@ class MirrorSync:
             if self._append({tp: (gap, placed)}) and not verdict.is_lost:
                 self._decisions.begin_at(tp, verdict.start)
         else:
-            self.states[tp].is_judged = True
+            self.states[tp].is_judged, self.states[tp].doubts = True, 0
 
     # -- copying
 
@@ -407,7 +428,7 @@ class MirrorSync:
         state = self.states[tp]
         verdict = judge_epoch(state.end, state.epoch, answer)
         if isinstance(verdict, Pause):
-            self._pause(tp.topic, f"partition {tp.partition}: {verdict.reason}")
+            self._doubt(tp, verdict, state.epoch)
         else:
             text = (
                 f"the source says that its records differ, but its leader epoch {answer.epoch} ends at the same offset"

@@ -180,11 +180,11 @@ def mirror(source: str) -> Iterator[Copy]:
 
 
 def fill(bootstrap_servers: str, records: int) -> None:
-    """Produce records as fast as possible, with Kafka's protocol."""
+    """Produce records as fast as possible, with Kafka's protocol. They begin with the time, as those of `lag`."""
     from confluent_kafka import Producer
 
     producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 20, "batch.size": MIB, "log_level": 0})
-    value = os.urandom(VALUE_BYTES // 2).hex().encode()
+    value = f"{time.time():<20.6f}".encode() + os.urandom(VALUE_BYTES // 2 - 10).hex().encode()
     for i in range(records):
         while True:
             try:
@@ -232,7 +232,8 @@ def lag(name: str, copy: Copy, bootstrap_servers: str) -> None:
                 return
 
     threading.Thread(target=receive, daemon=True).start()
-    producer = Producer({"bootstrap.servers": bootstrap_servers, "linger.ms": 5, "log_level": 0})
+    settings = {"bootstrap.servers": bootstrap_servers, "linger.ms": 5, "log_level": 0}
+    producer = Producer({**settings, "queue.buffering.max.messages": RATE * LAG_S})
     time.sleep(5)
     lags.clear()
     began_s = time.monotonic()

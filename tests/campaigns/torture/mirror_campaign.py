@@ -35,6 +35,7 @@ from sparklog.types import TopicPartition
 from tests.campaigns.torture.frame import Faults, run_from_command_line
 from tests.campaigns.torture.mirror_load import GROUPS, PARTITIONS, TOPICS, TYPED, Load, create_topics, records_of
 from tests.campaigns.torture.mirror_sources import Source, SparklogNode, open_source
+from tests.campaigns.torture.processes import die_with_parent
 from tests.support.mirror_steps import MIRROR_STEPS
 from tests.support.ports import free_port
 from tests.support.waiting import until
@@ -150,7 +151,7 @@ class MirrorCampaign:
         environment = {k: v for k, v in os.environ.items() if k != VARIABLE} | ({VARIABLE: fault} if fault else {})
         command = [sys.executable, "-m", "sparklog.cli", "mirror", "run", "--bootstrap-servers", self._address]
         with (self._directory / f"worker{number}.log").open("ab") as log:
-            return subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            return subprocess.Popen(command, env=environment, stdout=log, stderr=log, preexec_fn=die_with_parent)
 
     def _start_dead_workers(self) -> None:
         for number, one in enumerate(self._workers):
