@@ -215,11 +215,15 @@ def rate(name: str, copy: Copy, records: int) -> None:
     )
 
 
-def lag(name: str, copy: Copy, bootstrap_servers: str) -> None:
+def lag(name: str, copy: Copy, source: KafkaServer) -> None:
     """Print percentiles of the time from a record's production to its arrival at the copy's consumer."""
     from confluent_kafka import Producer
 
-    while copy.ends() == 0:  # warm: the topic has one batch
+    before, began_s = kafka_end(source), time.monotonic()
+    while copy.ends() < before:  # the records of the copies before
+        if time.monotonic() - began_s > WAIT_S:
+            print(f"{name:<28} ended after {copy.ends()} of {before} records")
+            return
         time.sleep(0.1)
     lags: list[float] = []
     arrivals = copy.consumer()
@@ -227,15 +231,15 @@ def lag(name: str, copy: Copy, bootstrap_servers: str) -> None:
 
     def receive() -> None:
         for one in arrivals:
-            lags.append(one)
+            if time.time() - one >= measured_from_s:
+                lags.append(one)
             if done.is_set():
                 return
 
+    measured_from_s = time.time()
     threading.Thread(target=receive, daemon=True).start()
-    settings = {"bootstrap.servers": bootstrap_servers, "linger.ms": 5, "log_level": 0}
+    settings = {"bootstrap.servers": source.bootstrap_servers, "linger.ms": 5, "log_level": 0}
     producer = Producer({**settings, "queue.buffering.max.messages": RATE * LAG_S})
-    time.sleep(5)
-    lags.clear()
     began_s = time.monotonic()
     for tick in range(LAG_S * 100):
         for i in range(RATE // 100):
@@ -244,7 +248,9 @@ def lag(name: str, copy: Copy, bootstrap_servers: str) -> None:
         producer.poll(0)
         time.sleep(max(0.0, began_s + (tick + 1) / 100 - time.monotonic()))
     producer.flush(WAIT_S)
-    time.sleep(2)
+    began_s = time.monotonic()
+    while len(lags) < RATE * LAG_S and time.monotonic() - began_s < LAG_S:
+        time.sleep(0.1)
     done.set()
     figures = " ".join(f"p{p} {1000 * np.percentile(lags, p):7.1f} ms" for p in (50, 99))
     print(f"{name:<28} {len(lags)} records  {figures}", flush=True)
@@ -317,7 +323,7 @@ def main() -> None:
                     for title, make in copies.items():
                         with make() as copy:
                             if measures_lag:
-                                lag(title, copy, source.bootstrap_servers)
+                                lag(title, copy, source)
                             else:
                                 rate(title, copy, records)
             if "rate" in parts:

@@ -1,0 +1,137 @@
+"""Mirrors of a real Kafka with three nodes: what only its own nodes do, compared offset by offset."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.cimpl import NewTopic
+
+import sparklog
+from sparklog.client.local import LocalBroker
+from sparklog.client.local_zookeeper import has_java
+from sparklog.client.net.cluster import cluster
+from sparklog.mirror.worker.verify import verify_mirror
+from sparklog.mirror.worker.worker import MirrorWorker
+from sparklog.types import TopicPartition
+from tests.support.kafka import KafkaInstallation, KafkaServer
+from tests.support.waiting import until
+
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.timeout(1_800),
+    pytest.mark.skipif(not has_java() or not shutil.which("mvn"), reason="Java and Maven are needed for Kafka"),
+]
+START_S = 300
+PATIENCE_S = 300.0
+PARTITIONS = 1_000
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    installation = KafkaInstallation()
+    installation.install()
+    server = KafkaServer(installation, tmp_path_factory.mktemp("kafka") / "nodes", nodes=3)
+    server.start()
+    yield server
+    server.stop(kill=True)
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[LocalBroker]:
+    with sparklog.start_local(timeout_s=START_S, settings={"mirror.worker.enable": False}) as local:
+        yield local
+
+
+@pytest.fixture
+def admin(target: LocalBroker) -> Iterator[sparklog.Admin]:
+    with sparklog.Admin(target.bootstrap_servers) as opened:
+        yield opened
+
+
+@pytest.fixture
+def worker(target: LocalBroker) -> Iterator[MirrorWorker]:
+    opened = MirrorWorker(target.bootstrap_servers)
+    yield opened
+    opened.close()
+
+
+def create(kafka: KafkaServer, name: str, partitions: int = 1) -> None:
+    kafka.admin().create_topics([NewTopic(name, partitions, 1)], operation_timeout=60)[name].result(PATIENCE_S)
+    kafka.wait_for_partitions(name, range(partitions))
+
+
+def send(kafka: KafkaServer, topic: str, values: range, partitions: int = 1) -> None:
+    """Send values without transactions; each is acknowledged by its leader."""
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "acks": 1, "log_level": 0})
+    for value in values:
+        producer.produce(topic, b"%d" % value, partition=value % partitions)
+    assert producer.flush(PATIENCE_S) == 0
+
+
+def values_here(target: LocalBroker, topic: str) -> dict[int, bytes]:
+    table = sparklog.read_table(target.bootstrap_servers, topic, include_metadata=True)
+    return dict(zip(table.column("_offset").to_pylist(), table.column("value").to_pylist(), strict=True))
+
+
+def verified(target: LocalBroker, mirror: str) -> tuple[int, list[str]]:
+    report = verify_mirror(cluster(target.bootstrap_servers), mirror)
+    return report.records, report.problems
+
+
+def test_a_thousand_partitions_with_transactions_are_equal(
+    kafka: KafkaServer, target: LocalBroker, admin: sparklog.Admin, worker: MirrorWorker
+) -> None:
+    create(kafka, "many", PARTITIONS)
+    send(kafka, "many", range(2 * PARTITIONS), PARTITIONS)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": "many"})
+    producer.init_transactions(PATIENCE_S)
+    for commits in (True, False):
+        producer.begin_transaction()
+        for partition in range(0, PARTITIONS, 10):
+            producer.produce("many", b"in a transaction", partition=partition)
+        producer.flush(PATIENCE_S)
+        (producer.commit_transaction if commits else producer.abort_transaction)(PATIENCE_S)
+    admin.create_mirror("many", source=f"kafka://{kafka.bootstrap_servers}", topics="many")
+    assert worker.run_once(["many"]) == {}
+    assert verified(target, "many") == (2 * PARTITIONS + PARTITIONS // 10, [])
+    ends = admin.list_offsets({TopicPartition("many", p): "latest" for p in (0, 1)})
+    assert [one.offset for one in ends.values()] == [2 + 2 + 2, 2]
+    admin.delete_mirror("many")
+
+
+def test_a_topic_that_is_created_again_pauses_and_keeps_its_records(
+    kafka: KafkaServer, target: LocalBroker, admin: sparklog.Admin, worker: MirrorWorker
+) -> None:
+    create(kafka, "again")
+    send(kafka, "again", range(10))
+    admin.create_mirror("again", source=f"kafka://{kafka.bootstrap_servers}", topics="again")
+    assert worker.run_once(["again"]) == {}
+    kafka.delete_topic("again")
+    until(lambda: "again" not in kafka.admin().list_topics(timeout=60).topics, "the topic is gone")
+    create(kafka, "again")
+    send(kafka, "again", range(100, 130))
+    assert "created again" in worker.run_once(["again"])["again"]
+    assert values_here(target, "again") == {i: b"%d" % i for i in range(10)}
+    admin.delete_mirror("again")
+
+
+def test_retention_that_is_quicker_than_the_mirror_is_a_gap(
+    kafka: KafkaServer, target: LocalBroker, admin: sparklog.Admin, worker: MirrorWorker
+) -> None:
+    create(kafka, "short")
+    send(kafka, "short", range(10))
+    admin.create_mirror("short", source=f"kafka://{kafka.bootstrap_servers}", topics="short")
+    assert worker.run_once(["short"]) == {}
+    send(kafka, "short", range(10, 50))
+    (future,) = kafka.admin().delete_records([KafkaPartition("short", 0, 30)]).values()
+    future.result(PATIENCE_S)
+    send(kafka, "short", range(50, 60))
+    assert worker.run_once(["short"]) == {}
+    assert values_here(target, "short") == {i: b"%d" % i for i in [*range(10), *range(30, 60)]}
+    assert admin.describe_mirrors()[0].topics[0].partitions[0].lost == 20
+    assert verified(target, "short")[1] == []
+    admin.delete_mirror("short")
