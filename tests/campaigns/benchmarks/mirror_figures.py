@@ -118,7 +118,12 @@ def kafka_lags(server: KafkaServer) -> Iterator[float]:
     from confluent_kafka import TopicPartition as KafkaPartition
 
     consumer = Consumer(
-        {"bootstrap.servers": server.bootstrap_servers, "group.id": "lags", "auto.offset.reset": "earliest"}
+        {
+            "bootstrap.servers": server.bootstrap_servers,
+            "group.id": "lags",
+            "auto.offset.reset": "earliest",
+            "log_level": 0,
+        }
     )
     consumer.assign([KafkaPartition(TOPIC, p, 0) for p in range(PARTITIONS)])
     while True:
