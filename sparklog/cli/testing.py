@@ -81,7 +81,10 @@ def record(
     last: Annotated[str, typer.Option(metavar="TIME", help="Age of the oldest record, such as 15m or 1h.")] = "1h",
     mask: Annotated[
         str | None,
-        typer.Option(metavar="NAME,…", help="Columns to mask; in topics without a schema also fields of JSON values."),
+        typer.Option(
+            metavar="NAME,…",
+            help="Columns or fields (who.email) to mask; in topics without a schema also fields of JSON values.",
+        ),
     ] = None,
     out: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the case.")] = Path("cases"),
     limit: Annotated[int, typer.Option(min=1, help="Largest number of records; the first ones are kept.")] = 10_000,

@@ -13,7 +13,8 @@ value can be found from a pseudonym without the key:
 | whole number | a number of the same type, not negative |
 | timestamp, date | moved into the past by a time that all moments of all cases share: order and distances stay |
 
-In an envelope topic a name that is no column is a field of the JSON objects in `value`.
+`who.email` is a field of the struct `who`. In an envelope topic a name that is no column is a field of the JSON objects
+in `value`, there too with a path.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from sparklog.client.admin.admin import Admin
 from sparklog.client.reading.read_table import read_table
 from sparklog.errors import InvalidRequestError
 from sparklog.security.profiles import profile_directory
+from sparklog.units import parse_duration_ms
 
 if TYPE_CHECKING:
     from sparklog.testing._broker import KitBroker
@@ -55,7 +57,7 @@ _SHIFT_DAYS_MAX = 3_650
 
 def record(
     topic: str,
-    out: Path,
+    out: str | os.PathLike[str],
     *,
     bootstrap_servers: str | None = None,
     last: str = "1h",
@@ -71,7 +73,7 @@ def record(
         out: Directory of the case. It is created.
         bootstrap_servers: "host:port,…". None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else 127.0.0.1:9292.
         last: The age of the oldest record, such as "1h".
-        mask: Names of the columns to mask.
+        mask: Names of the columns to mask, or of fields, such as "who.email".
         mask_key: The secret of the pseudonyms. None: the file `mask.key` beside the profiles, which is created.
         limit: Largest number of records. If the topic has more, the first of them are kept.
         security: Client settings. None: plaintext.
@@ -80,16 +82,22 @@ def record(
         The file, `out`/`topic`.parquet.
 
     Raises:
-        InvalidRequestError: A column to mask does not exist, or has a type without pseudonyms; or a value with a field
-            to mask is no JSON object. Nothing is written then.
+        InvalidRequestError: The age is no duration; a column to mask does not exist, or has a type without pseudonyms;
+            no value has a field to mask, or a value is no JSON object. Nothing is written then.
         SparklogError: The topic cannot be read.
     """
-    if mask_key is not None and not mask_key:
-        raise InvalidRequestError("mask_key is empty: pseudonyms without a secret can be reversed")
+    if mask_key is not None and not (isinstance(mask_key, bytes) and mask_key):
+        raise InvalidRequestError("mask_key: bytes are needed, not empty: pseudonyms without a secret can be reversed")
+    if isinstance(mask, str) or not isinstance(mask, Sequence):
+        raise InvalidRequestError(f"mask = {mask!r}: a list of names is needed, such as [{str(mask)!r}]")
+    try:
+        last_ms = parse_duration_ms(last)
+    except (ValueError, AttributeError) as e:
+        raise InvalidRequestError(f"last = {last!r}: a duration such as 15m, 1h or 7d is needed") from e
     with Admin(bootstrap_servers, security=security) as admin:
         description = admin.describe_topic(topic)
     table = read_table(
-        bootstrap_servers, topic, start=f"-{last}", include_metadata=True, limit=limit, security=security
+        bootstrap_servers, topic, start=f"-{last_ms}ms", include_metadata=True, limit=limit, security=security
     )
     table = _by_time(table).drop_columns(["_topic", "_offset"])
     if mask:
@@ -102,8 +110,9 @@ def record(
         "timestamp_column": description.timestamp_column,
         "masked": sorted(mask),
     }
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{topic}.parquet"
+    directory = Path(out)
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{topic}.parquet"
     pq.write_table(table.replace_schema_metadata({METADATA: json.dumps(definition, sort_keys=True)}), path)
     return path
 
@@ -132,20 +141,21 @@ def replay(
         InvalidRequestError: The file is no case, or the pace is not above 0.
         SparklogError: The records could not be stored.
     """
-    if speed is not None and not 0 < speed < math.inf:
+    if speed is not None and (not isinstance(speed, int | float) or not 0 < speed < math.inf):
         raise InvalidRequestError(
             f"speed = {speed!r}: 1 is the pace of the record, 60 an hour in a minute, None at once"
         )
     try:
-        table = pq.read_table(case)
-    except pa.ArrowInvalid as e:
+        with Path(case).open("rb") as file:
+            table = pq.read_table(file)  # of a path it would read directories, and columns from the path's names
+    except (pa.ArrowInvalid, IsADirectoryError) as e:
         raise InvalidRequestError(f"{case} is no case: write one with `sparklog testing record`") from e
     definition = (table.schema.metadata or {}).get(METADATA)
     if definition is None:
         raise InvalidRequestError(f"{case} is no case: write one with `sparklog testing record`")
     described: Mapping[str, Any] = json.loads(definition)
     columns = table.drop_columns([PARTITION, TIMESTAMP]).replace_schema_metadata()
-    name = topic or str(described["topic"])
+    name = str(described["topic"]) if topic is None else topic
     is_typed = described["kind"] == "typed"
     broker.create_topic(
         name,
@@ -203,17 +213,37 @@ def _by_time(table: pa.Table) -> pa.Table:
 
 def _masked(table: pa.Table, names: Sequence[str], key: bytes, *, is_typed: bool) -> pa.Table:
     """Return the table with pseudonyms in the named columns, or fields of JSON. Raises InvalidRequestError."""
-    fields = [name for name in names if name not in table.column_names]
-    if fields and is_typed:
-        raise InvalidRequestError(f"mask {fields[0]!r}: the columns are {', '.join(table.column_names)}")
+    columns = [name for name in table.column_names if name != PARTITION]
+    fields = []
     for name in names:
-        if name in table.column_names:
-            place = table.column_names.index(name)
-            table = table.set_column(place, table.schema.field(place), _pseudonyms(name, table[name], key))
+        head, _, path = (name, "", "") if name in columns else str(name).partition(".")
+        if head in columns:
+            place = table.column_names.index(head)
+            masked = _masked_column(name, table[head], path, key)
+            table = table.set_column(place, table.schema.field(place), masked)
+        elif is_typed:
+            raise InvalidRequestError(f"mask {name!r}: the columns are {', '.join(columns)}")
+        else:
+            fields.append(name)
     if fields:
-        values = [_masked_json(value, fields, key) for value in table["value"].to_pylist()]
+        values = _masked_values(table["value"].to_pylist(), fields, key)
         table = table.set_column(table.column_names.index("value"), "value", pa.array(values, pa.binary()))
     return table
+
+
+def _masked_column(name: str, column: pa.ChunkedArray, path: str, key: bytes) -> pa.ChunkedArray:
+    """Return a column with pseudonyms, in a field of its structs if there is a path. Raises InvalidRequestError."""
+    if not path:
+        return _pseudonyms(name, column, key)
+    field, _, rest = path.partition(".")
+    structs = column.combine_chunks()
+    if not pa.types.is_struct(structs.type) or structs.type.get_field_index(field) < 0:
+        raise InvalidRequestError(f"mask {name!r}: {structs.type} has no field {field!r}")
+    children = [structs.field(number) for number in range(structs.type.num_fields)]
+    place = structs.type.get_field_index(field)
+    children[place] = _masked_column(name, pa.chunked_array([children[place]]), rest, key).combine_chunks()
+    masked = pa.StructArray.from_arrays(children, fields=list(structs.type), mask=structs.is_null())
+    return pa.chunked_array([masked])
 
 
 def _pseudonyms(name: str, column: pa.ChunkedArray, key: bytes) -> pa.ChunkedArray:
@@ -243,21 +273,42 @@ def _pseudonym(value: Any, kind: pa.DataType, key: bytes) -> Any:
     return f"m-{_digest(value.encode(), key).hex()}"
 
 
-def _masked_json(value: bytes | None, fields: Sequence[str], key: bytes) -> bytes | None:
-    """Return a JSON object with pseudonyms in the named fields. Raises InvalidRequestError."""
-    if value is None:
-        return None
-    try:
-        content: dict[str, Any] = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
-        for name in fields:
-            field = json.loads(bytes(content.get(name, b"null")))
-            if field is not None:
-                content[name] = f"m-{_digest(str(field).encode(), key).hex()}"
-    except (msgspec.MsgspecError, ValueError, RecursionError) as e:
-        raise InvalidRequestError(
-            f"mask {', '.join(fields)}: a value of the topic is no JSON object: mask `value` itself"
-        ) from e
-    return msgspec.json.encode(content)  # the other fields stay as they are, byte by byte
+def _masked_values(values: Sequence[bytes | None], fields: Sequence[str], key: bytes) -> list[bytes | None]:
+    """Return JSON objects with pseudonyms in the named fields. Raises InvalidRequestError, also for a field that no
+    value has: its name may be wrong, and its content would not be masked."""
+    absent = set(fields) if any(value is not None for value in values) else set()
+    masked = []
+    for value in values:
+        if value is not None:
+            try:
+                content: dict[str, Any] = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
+                absent -= {name for name in fields if _mask_field(content, name, key)}
+                value = msgspec.json.encode(content)  # the other fields stay as they are, byte by byte
+            except (msgspec.MsgspecError, ValueError, RecursionError) as e:
+                raise InvalidRequestError(
+                    f"mask {', '.join(fields)}: a value of the topic is no JSON object: mask `value` itself"
+                ) from e
+        masked.append(value)
+    if absent:
+        raise InvalidRequestError(f"mask {', '.join(sorted(absent))}: no value has the field; outer.inner is a path")
+    return masked
+
+
+def _mask_field(content: dict[str, Any], path: str, key: bytes) -> bool:
+    """Replace a field by its pseudonym. Returns False if the object has no such field. Raises ValueError if an outer
+    field is no object."""
+    if path in content:
+        field = json.loads(bytes(content[path]))
+        if field is not None:
+            content[path] = msgspec.Raw(msgspec.json.encode(f"m-{_digest(str(field).encode(), key).hex()}"))
+        return True
+    outer, _, inner = path.partition(".")
+    if not inner or outer not in content or bytes(content[outer]) == b"null":
+        return False
+    fields: dict[str, Any] = msgspec.json.decode(content[outer], type=dict[str, msgspec.Raw])
+    is_present = _mask_field(fields, inner, key)
+    content[outer] = msgspec.Raw(msgspec.json.encode(fields))
+    return is_present
 
 
 def _digest(value: bytes, key: bytes) -> bytes:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from sparklog.errors import InvalidRequestError
-from sparklog.testing._cases import _masked, _masked_json
+from sparklog.testing._cases import _masked, _masked_values
 from tests.support.cases import for_each
 
 KEY, OTHER = b"k" * 32, b"o" * 32
@@ -78,7 +78,8 @@ def test_columns_that_cannot_be_masked_are_refused() -> None:
 
 
 def test_fields_of_json_beside_the_masked_ones_keep_their_text() -> None:
-    row = _masked_json(b'{"email":"ann@x","n":0.12345678901234567890,"gone":null}', ["email", "gone"], KEY)
+    value = b'{"email":"ann@x","n":0.12345678901234567890,"gone":null}'
+    (row,) = _masked_values([value], ["email", "gone"], KEY)
     assert row is not None
     assert row.endswith(b'"n":0.12345678901234567890,"gone":null}')
     assert b"ann" not in row
@@ -90,4 +91,42 @@ def test_fields_of_json_beside_the_masked_ones_keep_their_text() -> None:
 )
 def test_hostile_values_are_refused(value: bytes) -> None:
     with pytest.raises(InvalidRequestError, match="mask `value` itself"):
-        _masked_json(value, ["email"], KEY)
+        _masked_values([value], ["email"], KEY)
+
+
+def test_a_field_of_a_struct_is_masked() -> None:
+    people = [{"name": "ann", "home": {"city": "ulm", "zip": 7}}, None, {"name": None, "home": None}]
+    table = _masked(pa.table({"n": [1, 2, 3], "person": people}), ["person.home.city"], KEY, is_typed=True)
+    first, *rest = table["person"].to_pylist()
+    assert first["home"].pop("city") not in ("ulm", None)
+    assert first == {"name": "ann", "home": {"zip": 7}}
+    assert rest == people[1:]
+    for name in ("person.age", "person.name.first", "n.x", "person."):
+        with pytest.raises(InvalidRequestError, match=f"mask '{name}'"):
+            _masked(table, [name], KEY, is_typed=True)
+
+
+def test_a_field_of_an_inner_json_object_is_masked() -> None:
+    values = [b'{"who":{"email":"ann@x","n":1},"n":2}', b'{"who":null}', b'{"n":3}', None]
+    first, *rest = _masked_values(values, ["who.email"], KEY)
+    assert first is not None
+    assert b"ann" not in first
+    assert first.endswith(b',"n":1},"n":2}')
+    assert rest == values[1:]
+    with pytest.raises(InvalidRequestError, match="no JSON object"):
+        _masked_values([b'{"who":"ann@x"}'], ["who.email"], KEY)
+
+
+def test_a_field_that_no_value_has_is_refused() -> None:
+    """A wrong name would leave the field as it is, in a file that its reader believes to be masked."""
+    values = [b'{"email":"ann@x"}', b'{"email":"bob@x","who":{"name":"bob"}}']
+    for name in ("emial", "name", "who.email"):
+        with pytest.raises(InvalidRequestError, match=f"mask {name}: no value has the field"):
+            _masked_values(values, ["email", name], KEY)
+    assert _masked_values([None], ["email"], KEY) == [None]
+
+
+def test_the_partition_of_a_record_is_not_masked() -> None:
+    table = pa.table({"n": [1], "_partition": pa.array([0], pa.int32())})
+    with pytest.raises(InvalidRequestError, match=r"mask '_partition': the columns are n$"):
+        _masked(table, ["_partition"], KEY, is_typed=True)
