@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -29,6 +30,8 @@ FAULT_S = (0.2, 10.0)
 PAUSE_S = (1.0, 30.0)
 RESTART_S = 0.5
 STEP_S = 0.1
+FAILURES_MAX = 10
+"""Number of equal ends after which a program is not started again while all is well: it fails, not the cluster."""
 START_S = 60.0
 RESET_SHARE = 0.5
 SESSION_MS = 3_000
@@ -58,6 +61,26 @@ class _Slot:
         self.client: ClusterClient | None = None
         """The client of the latest life."""
         self.starts_at_s = 0.0
+        self.failures = 0
+        """Number of lives, one after the other, that have ended with the same error since everything was healed."""
+        self.failure = ""
+        """Text of the latest error."""
+
+    def run(self, clients: SimClients) -> Any:
+        """Return the result of the program's function. Raises TypeError if the function has not run yet."""
+        result = self.app(clients)
+        if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+            if inspect.iscoroutine(result):
+                result.close()
+            raise TypeError(f"{self.app!r} is an async function or a generator: a program is a plain function")
+        return result
+
+    def fails(self, error: BaseException) -> bool:
+        """Count the end of a life with an error. Returns True if the program fails again and again."""
+        text = repr(error)
+        self.failures = self.failures + 1 if text == self.failure else 1
+        self.failure = text
+        return self.failures >= FAILURES_MAX
 
     @property
     def is_done(self) -> bool:
@@ -74,9 +97,18 @@ def _numbered(role: str, parts: Sequence[P], number: int) -> P:
     """Return the part with a number from 1. Raises ValueError."""
     if not parts:
         raise ValueError(f"{role} {number!r}: nothing runs: call sim.run(app, seed=…) first")
-    if number not in range(1, len(parts) + 1):
+    if type(number) is not int or number not in range(1, len(parts) + 1):
         raise ValueError(f"{role} {number!r}: the numbers are 1 to {len(parts)}")
     return parts[number - 1]
+
+
+def _checked_apps(app: App | Sequence[App]) -> list[App]:
+    """Return the programs. Raises TypeError."""
+    apps = [app] if callable(app) or not isinstance(app, Sequence) else list(app)
+    for one in apps:
+        if not callable(one):
+            raise TypeError(f"app = {one!r}: a function of the clients is needed, or a list of functions")
+    return apps
 
 
 class Sim:
@@ -92,6 +124,8 @@ class Sim:
         self._net: SimNet | None = None
         self._idle: IdleTime | None = None
         self._later: list[tuple[float, Callable[[], None]]] = []
+        self._is_healed = False
+        """True if no fault is in effect, and none can begin but by a call."""
 
     # -- runs
 
@@ -110,10 +144,11 @@ class Sim:
         """Start a cluster and programs, let faults strike for a time, heal everything, and wait for the programs' ends.
 
         A program that is killed, or ends with a SparklogError, starts again, as a supervisor would do it. Objects that
-        lives share, such as a list of a test, are the world outside: they keep their content.
+        lives share, such as a list of a test, are the world outside: they keep their content. Programs may still run
+        on return; then `results` has None for them.
 
         Args:
-            app: The program, a function of `SimClients`, or several programs.
+            app: The program, a function of `SimClients`, or several programs. A program is no async function.
             seed: Determines everything: faults, delays, and the order of events.
             brokers: Number of brokers; 1 is fastest.
             topics: Topics to create, with their number of partitions. None: programs send to no topic, or create it.
@@ -126,26 +161,32 @@ class Sim:
             This object.
 
         Raises:
-            ValueError: A fault has no such name, or a number of brokers or partitions is below 1.
+            ValueError: A fault has no such name, a number of brokers or partitions is below 1, the seed is no whole
+                number, or a time is negative.
+            TypeError: A program is no function, or an async one.
+            SparklogError: A program ends with this error again and again, though everything is healed.
             AssertionError: `until` is still false after `within`, or a program has raised it.
             Exception: Another error of a program.
         """
         self.close()
-        apps = [app] if callable(app) else list(app)
+        apps = _checked_apps(app)
+        if type(seed) is not int:
+            raise ValueError(f"seed = {seed!r}: a whole number is needed, so that the run can be repeated")
+        faults_s, within_s = duration_ms(seconds) / 1000, duration_ms(within) / 1000
         weights = {name: FAULTS.get(name, 0) for name in ([faults] if isinstance(faults, str) else faults)}
         unknown = sorted(set(weights) - set(FAULTS))
         if unknown:
             raise ValueError(f"faults {unknown}: the faults of a simulation are {', '.join(FAULTS)}")
         for name, number in {"brokers": brokers, **{f"topics[{t!r}]": n for t, n in (topics or {}).items()}}.items():
-            if not isinstance(number, int) or number < 1:
+            if type(number) is not int or number < 1:
                 raise ValueError(f"{name} = {number!r}: a number from 1 is needed")
         self._begin(seed, brokers, topics or {})
         self._slots = [_Slot(one, number) for number, one in enumerate(apps, 1)]
         for slot in self._slots:
             self._start(slot)
-        self._strike(weights, seconds)
+        self._strike(weights, faults_s)
         self.heal()
-        end_s = self.now_s + duration_ms(within) / 1000
+        end_s = self.now_s + within_s
         while not self._is_over(until) and self.now_s < end_s:
             self._pass(end_s)
         if until is not None and not until():
@@ -185,6 +226,7 @@ class Sim:
         if node.is_alive:
             self._note(f"broker {broker} crashes")
             node.kill()
+            self._is_healed = False
         return self
 
     def cut(self, one: int | str, other: int | str) -> Sim:
@@ -204,6 +246,7 @@ class Sim:
         self._note(f"{one} and {other} are cut off from one another")
         self._network.cut(*pair)
         self._network.cut(*reversed(pair))
+        self._is_healed = False
         return self
 
     def heal(self) -> Sim:
@@ -215,12 +258,14 @@ class Sim:
         self._later.clear()
         self._network.heal()
         for slot in self._slots:
+            slot.failures = 0
             if slot.life is not None:
                 slot.life.loop.is_paused = False
         for node in self._nodes:
             if not node.is_alive:
                 node.start()
         self._note("everything is healed")
+        self._is_healed = True
         return self
 
     def kill(self, program: int = 1) -> Sim:
@@ -246,6 +291,7 @@ class Sim:
         if self._simulation is not None:
             self._simulation.close()
         self._simulation, self._nodes, self._slots, self._later, self.events = None, [], [], [], []
+        self._is_healed = False
 
     # -- results
 
@@ -349,7 +395,7 @@ class Sim:
 
         def run(program: Program) -> Any:
             slot.client = ClusterClient(program.loop, self._network, slot.host, hosts)
-            return slot.app(SimClients(program, slot.client))
+            return slot.run(SimClients(program, slot.client))
 
         slot.life = Program(self._world, self._network, slot.host, run)
 
@@ -406,6 +452,9 @@ class Sim:
                 if not isinstance(life.error, SparklogError | ProgramKilled):
                     raise life.error
                 self._note(f"{slot.host} has ended: {life.error!r}")
+                if slot.fails(life.error) and self._is_healed:
+                    life.error.add_note(f"{slot.host} has ended {slot.failures} times with this error")
+                    raise life.error
                 self._end_life(slot)
 
     def _end_life(self, slot: _Slot) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from sparklog.client.group.membership import EPOCH_JOIN, MemberConfig, Membershi
 from sparklog.client.producer.partitioner import partition_for_key
 from sparklog.errors import (
     FencedMemberEpochError,
+    InvalidPartitionsError,
     InvalidTxnStateError,
     RequestTimedOutError,
     SparklogError,
@@ -101,18 +103,22 @@ class SimProducer:
     def send(
         self, topic: str, value: bytes | None = None, key: bytes | None = None, partition: int | None = None
     ) -> SimFuture:
-        """Send one record, without waiting for the acknowledgement."""
-        if self._id is not None and not self._is_open:
-            raise InvalidTxnStateError("no transaction is open: call begin_transaction")
+        """Send one record, without waiting for the acknowledgement. Raises TypeError for a key or value that is no
+        bytes, and InvalidPartitionsError."""
+        for name, content in {"value": value, "key": key}.items():
+            if content is not None and not isinstance(content, bytes):
+                raise TypeError(f"{name} = {content!r}: bytes are needed: topics of a simulation have no columns")
+        if self._id is not None:
+            self._check_open()
         program = self._clients.program
+        count = self._partitions.get(topic) or program.wait(self._clients.count_partitions(topic))
+        if not count:
+            raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist: name it in sim.run(…, topics={{…}})")
+        self._partitions[topic] = count
         if partition is None:
-            count = self._partitions.get(topic) or program.wait(self._clients.count_partitions(topic))
-            if not count:
-                raise UnknownTopicOrPartitionError(
-                    f"topic {topic!r} does not exist: name it in sim.run(…, topics={{…}})"
-                )
-            self._partitions[topic] = count
             partition = next(self._turns) % count if key is None else partition_for_key(key, count)
+        elif type(partition) is not int or not 0 <= partition < count:
+            raise InvalidPartitionsError(f"partition = {partition!r}: {topic} has the partitions 0 to {count - 1}")
         tp = TopicPartition(topic, partition)
         task = program.background(self._deliver(tp, key, value))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -137,26 +143,47 @@ class SimProducer:
     # -- transactions
 
     def init_transactions(self) -> None:
-        """Get the producer's identity, and fence earlier producers with its transactional id."""
+        """Get the producer's identity, and fence earlier producers with its transactional id. Raises
+        InvalidTxnStateError."""
+        self._check_transactional()
         self._clients.program.wait(self._identify())
 
     def begin_transaction(self) -> None:
-        """Begin a transaction."""
+        """Begin a transaction. Raises InvalidTxnStateError."""
+        self._check_transactional()
+        if self._is_open:
+            raise InvalidTxnStateError("a transaction is open: commit it or abort it first")
         self._is_open = True
 
     def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], consumer: SimConsumer) -> None:
-        """Commit a group's offsets with the transaction."""
+        """Commit a group's offsets with the transaction. Raises InvalidTxnStateError."""
+        self._check_open()
         self._clients.program.wait(self._send_offsets(offsets, consumer))
 
     def commit_transaction(self) -> None:
-        """Commit the open transaction. Raises the error of a delivery."""
+        """Commit the open transaction. Raises InvalidTxnStateError, and the error of a delivery."""
+        self._check_open()
         self.flush()
         self._clients.program.wait(self._end(commit=True))
 
     def abort_transaction(self) -> None:
-        """Abort the open transaction."""
+        """Abort the open transaction. Raises InvalidTxnStateError."""
+        self._check_open()
         self._pending = []
         self._clients.program.wait(self._end(commit=False))
+
+    def _check_transactional(self) -> None:
+        """Raise InvalidTxnStateError if the producer has no transactions."""
+        if not self._id:
+            raise InvalidTxnStateError(
+                "this producer has no transactions: create it with clients.producer(transactional_id=…)"
+            )
+
+    def _check_open(self) -> None:
+        """Raise InvalidTxnStateError if no transaction is open."""
+        self._check_transactional()
+        if not self._is_open:
+            raise InvalidTxnStateError("no transaction is open: call begin_transaction")
 
     async def _identify(self) -> ProducerIdAndEpoch:
         async with self._identifying:
@@ -482,7 +509,12 @@ class SimClients:
 
         Args:
             seconds: The time.
+
+        Raises:
+            ValueError: The time is negative, or no number.
         """
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+            raise ValueError(f"seconds = {seconds!r}: a number from 0 is needed")
         self.program.wait(asyncio.sleep(seconds))
 
     def now_ms(self) -> int:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
@@ -18,6 +20,11 @@ from sparklog.testing._sim_loop import SimLoop, Simulation
 from sparklog.testing._sim_net import SimNet
 
 T = TypeVar("T")
+
+REAL_TIME_S = 120.0
+"""The longest real time in s that a program may run between two calls of its clients."""
+CALLS_AFTER_KILL_MAX = 1_000
+"""Number of calls in which a killed program may handle `ProgramKilled`, as `finally` does, before its thread stops."""
 
 
 class ProgramKilled(BaseException):
@@ -39,6 +46,9 @@ class Program:
         self._net = net
         self._run = run
         self._is_killed = False
+        self._is_blocked = False
+        """True if the program's thread does not come back."""
+        self._calls_after_kill = 0
         self._turn = threading.Semaphore(0)
         """Released when the program's thread is to run."""
         self._back = threading.Semaphore(0)
@@ -48,10 +58,9 @@ class Program:
         self.loop.call_soon(self._resume)
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of a coroutine on the program's loop; called by the program. Raises its error."""
-        if self._is_killed:
-            work.close()
-            raise ProgramKilled
+        """Return the result of a coroutine on the program's loop; called by the program. Raises its error, and
+        RuntimeError on another thread."""
+        self._check_alive(work)
         task: asyncio.Task[T] = self.loop.create_task(work)
         task.add_done_callback(lambda _: self._resume())
         self._back.release()
@@ -61,10 +70,9 @@ class Program:
         return task.result()
 
     def background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Start a coroutine on the program's loop, without waiting. Raises ProgramKilled."""
-        if self._is_killed:
-            work.close()
-            raise ProgramKilled
+        """Start a coroutine on the program's loop, without waiting. Raises ProgramKilled, and RuntimeError on another
+        thread."""
+        self._check_alive(work)
         return self.loop.create_task(work)
 
     def kill(self) -> None:
@@ -74,12 +82,38 @@ class Program:
         if not self.is_done:
             self._is_killed = True
             self._resume()
-            self._thread.join()
 
     def _resume(self) -> None:
-        """Let the program's thread run until it waits again."""
+        """Let the program's thread run until it waits again. A program that waits in real time ends with an error."""
+        if self._is_blocked:
+            return
         self._turn.release()
-        self._back.acquire()
+        while not self._back.acquire(timeout=REAL_TIME_S):
+            frame = sys._current_frames().get(self._thread.ident or 0)
+            stack = traceback.extract_stack(frame)
+            if any(entry.filename.endswith("bdb.py") for entry in stack):
+                continue  # a person steps through the program
+            self._is_blocked = self._is_killed = self.is_done = True
+            self.error = RuntimeError(
+                f"{self.host} has run for {REAL_TIME_S:.0f} s without a call of its clients: a program of a simulation "
+                f"waits with clients.sleep, not in real time. It is here:\n{''.join(traceback.format_list(stack[-3:]))}"
+            )
+            return
+
+    def _check_alive(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Raise ProgramKilled in a killed program, and RuntimeError on another thread than the program's. The thread of
+        a killed program that handles each ProgramKilled, and so would never end, stands still."""
+        if threading.current_thread() is not self._thread:
+            work.close()
+            raise RuntimeError(f"the clients of {self.host} are for its own thread, while its function runs")
+        if not self._is_killed:
+            return
+        work.close()
+        self._calls_after_kill += 1
+        if self._calls_after_kill > CALLS_AFTER_KILL_MAX:
+            self._back.release()
+            threading.Event().wait()
+        raise ProgramKilled
 
     def _live(self) -> None:
         self._turn.acquire()

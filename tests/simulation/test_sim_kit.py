@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from sparklog.errors import UnknownTopicOrPartitionError
-from sparklog.testing import Sim, SimClients, eventually, exactly_once
+from sparklog.errors import InvalidTxnStateError, UnknownTopicOrPartitionError
+from sparklog.testing import Sim, SimClients, _sim_programs, eventually, exactly_once
 from sparklog.testing._sim_clients import EPOCH_MS
 from tests.support.cases import for_each
 
@@ -183,6 +185,73 @@ def test_the_error_of_a_program_is_raised(sim: Sim) -> None:
         sim.run(broken, seed=1, brokers=1)
     with pytest.raises(ValueError, match="the faults of a simulation are"):
         sim.run(broken, faults=["earthquake"])
+
+
+def test_a_program_that_fails_again_and_again_fails_the_run(sim: Sim) -> None:
+    def program(clients: SimClients) -> None:
+        clients.producer().begin_transaction()
+
+    with pytest.raises(InvalidTxnStateError, match="has no transactions") as raised:
+        sim.run(program, brokers=1)
+    assert "program-1 has ended 10 times with this error" in raised.value.__notes__
+
+
+def test_a_program_that_fails_for_a_time_goes_on(sim: Sim) -> None:
+    lives: list[int] = []
+
+    def program(clients: SimClients) -> str:
+        lives.append(len(lives))
+        if len(lives) < 30:
+            raise UnknownTopicOrPartitionError("the same text" if len(lives) < 9 else f"life {len(lives)}")
+        return "done"
+
+    sim.run(program, brokers=1, faults=(), seconds=0)
+    assert sim.results == ["done"]
+
+
+def test_a_program_that_sleeps_in_real_time_is_named(sim: Sim, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sim_programs, "REAL_TIME_S", 0.05)
+    end = threading.Event()
+
+    def program(clients: SimClients) -> None:
+        end.wait()
+
+    with pytest.raises(RuntimeError, match=r"(?s)waits with clients\.sleep.*end\.wait\(\)"):
+        sim.run(program, brokers=1)
+    end.set()
+    sim.close()
+
+
+def test_a_killed_program_that_handles_each_error_ends(sim: Sim) -> None:
+    def program(clients: SimClients) -> None:
+        while True:
+            with contextlib.suppress(BaseException):
+                clients.sleep(1)
+
+    sim.run(program, brokers=1, faults=(), seconds=0, within="1 s").kill().advance("2 s")
+    assert sim.results == [None]
+    sim.close()
+
+
+def test_clients_are_for_their_own_program(sim: Sim) -> None:
+    kept: list[SimClients] = []
+    sim.run(kept.append, brokers=1, faults=())
+    for work in (lambda: kept[0].sleep(1), lambda: kept[0].producer().send("in", b"late")):
+        with pytest.raises(RuntimeError, match="for its own thread"):
+            work()
+
+
+@for_each("content", [5, "text"])
+def test_records_of_a_simulation_are_bytes(content: Any) -> None:
+    sim = Sim()
+
+    def program(clients: SimClients) -> None:
+        for record in ({"value": content}, {"value": b"", "key": content}):
+            with pytest.raises(TypeError, match="bytes are needed"):
+                clients.producer().send("in", **record)
+
+    sim.run(program, brokers=1, topics={"in": 1}, faults=())
+    sim.close()
 
 
 def test_one_broker_is_a_simulation_too(sim: Sim) -> None:
