@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from sparklog.testing._broker import Duration, duration_ms
 
 ROWS_SHOWN_MAX = 10
+ROWS_ALLOWED = "a list of dicts, an Arrow table, or a DataFrame of pandas, polars or Spark is needed"
 POLL_S = 0.05
 VIRTUAL_POLL_S = 0.25
 POLL_SHARE = 0.02
@@ -40,6 +41,7 @@ def exactly_once(inputs: Any, outputs: Any, *, key: Key) -> None:
 
     Raises:
         AssertionError: Keys are missing, repeated or unexpected. The message has the first of each.
+        TypeError: An argument is no rows, or no key.
 
     Example:
         ```python
@@ -71,7 +73,8 @@ def in_order(rows: Any, *, by: Key, key: Key | None = None) -> None:
         key: The same for the key. None: all rows have one order.
 
     Raises:
-        AssertionError: A row comes after a greater one. The message has both.
+        AssertionError: A row comes after a greater one, or the two have no order. The message has both.
+        TypeError: An argument is no rows, or no key.
 
     Example:
         ```python
@@ -84,7 +87,7 @@ def in_order(rows: Any, *, by: Key, key: Key | None = None) -> None:
     for place, row in enumerate(rows_of(rows)):
         group, value = key_of(row), order_of(row)
         before = newest.get(group)
-        if before is not None and value < before[1]:
+        if before is not None and not _follows(value, before[1]):
             among = "" if key is None else f" of key {group!r}"
             raise AssertionError(
                 f"not in order{among}: row {place} has {value!r}, and row {before[0]} has {before[1]!r}"
@@ -150,6 +153,7 @@ def same_rows(actual: Any, expected: Any, *, key: Key | None = None, ordered: bo
     Raises:
         AssertionError: The rows differ. The message has the rows that are only here or only there, and the columns that
             differ.
+        TypeError: An argument is no rows, or no key.
 
     Example:
         ```python
@@ -169,6 +173,9 @@ def same_rows(actual: Any, expected: Any, *, key: Key | None = None, ordered: bo
 
 def rows_of(data: Any) -> list[dict[str, Any]]:
     """Return the rows of a table, a DataFrame or an iterable of dicts."""
+    columns_or_one_row = isinstance(data, Mapping | str | bytes)
+    if columns_or_one_row or not (hasattr(data, "toArrow") or hasattr(data, "__iter__") or hasattr(data, "to_pylist")):
+        raise TypeError(f"{data!r} are no rows: {ROWS_ALLOWED}")
     if hasattr(data, "toArrow"):  # Spark
         data = data.toArrow()
     if hasattr(data, "to_pylist"):  # PyArrow
@@ -177,12 +184,25 @@ def rows_of(data: Any) -> list[dict[str, Any]]:
         data = data.to_dict("records")
     elif hasattr(data, "to_dicts"):  # polars
         data = data.to_dicts()
-    return [row.asDict(recursive=True) if hasattr(row, "asDict") else dict(row) for row in data]
+    return [_row(row) for row in data]
+
+
+def _row(row: Any) -> dict[str, Any]:
+    """Return a row as a dict. Raises TypeError."""
+    if hasattr(row, "asDict"):  # Spark
+        return dict(row.asDict(recursive=True))
+    if not isinstance(row, Mapping):
+        raise TypeError(f"{row!r} is no row: {ROWS_ALLOWED}")
+    return dict(row)
 
 
 def _key_function(key: Key) -> Callable[[Row], Any]:
+    """Return the function of a row that `key` stands for. Raises TypeError."""
     if callable(key):
         return key
+    names = [key] if isinstance(key, str) else list(key) if isinstance(key, Sequence) else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"{key!r} is no key: name a column, a list of columns, or give a function of a row")
     if isinstance(key, str):
         return lambda row: _hashable(_column(row, key))
     return lambda row: tuple(_hashable(_column(row, name)) for name in key)
@@ -248,6 +268,14 @@ def _paired(rows: Sequence[Row], key_of: Callable[[Row], Any]) -> dict[Any, Row]
             raise AssertionError(f"two rows have the key {key!r}: {dict(by_key[key])} and {dict(row)}")
         by_key[key] = row
     return by_key
+
+
+def _follows(value: Any, before: Any) -> bool:
+    """Return True if a value may come after another; values without an order, such as None and 1, may not."""
+    try:
+        return bool(before <= value)
+    except TypeError:
+        return bool(value == before)
 
 
 def _listed(title: str, keys: Iterable[Any]) -> list[str]:

@@ -11,7 +11,7 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -148,8 +148,11 @@ class Faults:
             transactional_id: The `transactional_id` of the producer.
 
         Raises:
+            InvalidRequestError: The id is no text, or is empty.
             SparklogError: The coordinator does not answer.
         """
+        if not isinstance(transactional_id, str) or not transactional_id:
+            raise InvalidRequestError(f"transactional_id = {transactional_id!r}: a text is needed, as of the producer")
         with Producer(self._broker.bootstrap_servers, transactional_id=transactional_id) as newer:
             newer.init_transactions()
 
@@ -178,6 +181,9 @@ class KitBroker:
         self._ahead_ms = 0
         """Time in ms that the test has let pass."""
         self._topics: list[str] = []
+        """Topics of `create_topic`."""
+        self._kept: frozenset[str] = frozenset()
+        """Topics that were there when the test began, and stay."""
         self._admin: Admin | None = None
         self._producer: Producer | None = None
         self._before = {name: os.environ.get(name) for name in ADDRESS_VARIABLES}
@@ -260,13 +266,20 @@ class KitBroker:
         self._topics.append(name)
         return name
 
+    def keep_topics(self) -> None:
+        """Let the present topics outlive the test, except those of `create_topic`: fixtures have created them for all
+        tests. Does nothing while faults are in effect, which the question could use up."""
+        if not self._is_marked and all(broker.running for broker in self.brokers or [self._process]):
+            self._kept = frozenset(self.admin.list_topics()) - frozenset(self._topics)
+
     def delete_topics(self) -> None:
-        """End the faults, and delete the topics of `create_topic`."""
+        """End the faults, and delete the topics that the test and its programs have created."""
         if self._is_marked:
             self.faults.clear()
-        while self._topics:
-            with suppress(SparklogError):  # the test may have deleted it, or have moved the clock beyond its sessions
-                self.admin.delete_topic(self._topics.pop())
+        self._topics.clear()
+        for name in set(self.admin.list_topics()) - self._kept:
+            with suppress(SparklogError):  # a program may delete it at the same time
+                self.admin.delete_topic(name)
 
     def produce(self, topic: str, rows: Iterable[Any], *, partition: int | None = None) -> None:
         """Append rows to a topic, in their order, and wait until they are stored.
@@ -396,10 +409,11 @@ class KitBroker:
         return self._start(self.bootstrap_servers)
 
     def reset(self) -> None:
-        """End the effects of a test: its faults, its topics, its time, and its kills."""
+        """End the effects of a test: its faults, its topics and those of its programs, its time, and its kills."""
         if self._ahead_ms:
             self._ahead_ms, self._is_marked = 0, False
             self._topics.clear()
+            self._kept = frozenset()
             self._close_clients()
             self._process.stop()
             self._remove_data()
@@ -473,5 +487,10 @@ def _order(address: str, method: str, path: str, body: Mapping[str, object]) -> 
 
 
 def moment_ms(moment: Any) -> int:
-    """Return a point in time in ms since 1970: a datetime, a text such as "2026-11-27T10:00", or ms."""
+    """Return a point in time in ms since 1970: a datetime, a text such as "2026-11-27T10:00", or ms. Raises
+    InvalidRequestError."""
+    if isinstance(moment, bool) or not isinstance(moment, int | str | date):
+        raise InvalidRequestError(
+            f'moment = {moment!r}: a datetime, a text such as "2026-11-27T10:00Z", or ms since 1970 is needed'
+        )
     return moment if isinstance(moment, int) else time_ms_of(moment, 0)

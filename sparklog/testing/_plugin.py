@@ -46,7 +46,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if marker.args or unknown:
         raise pytest.UsageError(f"@pytest.mark.{MARK} takes brokers=… and settings={{…}}, not {marker}")
     brokers, settings = marker.kwargs.get("brokers", 1), marker.kwargs.get("settings", {})
-    if not isinstance(brokers, int) or brokers < 1:
+    if type(brokers) is not int or brokers < 1:
         raise pytest.UsageError(f"@pytest.mark.{MARK}(brokers={brokers!r}): a number from 1 is needed")
     if not isinstance(settings, Mapping):
         raise pytest.UsageError(f"@pytest.mark.{MARK}(settings={settings!r}): a dict of settings by name is needed")
@@ -57,6 +57,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Note if a test of the session needs the gateway for Kafka's clients."""
     config.stash[_uses_kafka] = any("kafka_broker" in getattr(item, "fixturenames", ()) for item in items)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Note the topics of fixtures, which outlive the test."""
+    broker = item.config.stash.get(_running, None)
+    if broker is not None and BROKER in getattr(item, "fixturenames", ()):
+        broker.keep_topics()
 
 
 @pytest.hookimpl(trylast=True)

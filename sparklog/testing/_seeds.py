@@ -30,11 +30,11 @@ def seeds(count: int) -> Any:
     """
     import pytest
 
-    text = os.environ.get(SEEDS_VARIABLE, count)
-    try:
-        chosen = int(text)
-    except ValueError:
-        chosen = 0
+    text: Any = os.environ.get(SEEDS_VARIABLE, count)
+    if isinstance(text, str):
+        chosen = int(text) if text.isdecimal() else 0
+    else:
+        chosen = text if type(text) is int else 0
     if chosen < 1:
         name = "count" if SEEDS_VARIABLE not in os.environ else SEEDS_VARIABLE
         raise ValueError(f"{name} = {text!r}: a number of seeds is needed, at least 1")

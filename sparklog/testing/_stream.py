@@ -70,6 +70,7 @@ class StreamRun:
         self._inputs: Sequence[str] = ()
         self._directory = directory
         self._is_complete = is_complete
+        self._is_stopped = False
         self.checkpoint = directory / "checkpoint"
         """Directory of the checkpoint."""
         self.progress: list[Mapping[str, Any]] = []
@@ -118,9 +119,12 @@ class StreamRun:
             The run.
 
         Raises:
+            InvalidRequestError: `stop` has ended the run.
             StreamingQueryException: The query has failed.
             TimeoutError: The query has not ended within ten minutes.
         """
+        if self._is_stopped:
+            raise InvalidRequestError("step: the run has been stopped: begin another one with stream.run")
         assert self._start is not None
         query = self._start(str(self.checkpoint))
         try:
@@ -193,14 +197,36 @@ class StreamRun:
             operator: The operator's number; 0: the first.
 
         Returns:
-            A dict for each key, with the columns of the key and of the value.
+            A dict for each key, with the columns of the key and of the value. For a join of two streams a dict for each
+            row that waits, with its columns and `side`, which is "left" or "right".
+
+        Raises:
+            InvalidRequestError: No step has run a micro-batch, or the query has no such operator.
         """
-        frame = self._spark.read.format("statestore").option("operatorId", operator).load(str(self.checkpoint))
-        rows = [row.asDict(recursive=True) for row in frame.collect()]
-        return [{**(row["key"] or {}), **(row["value"] or {})} for row in rows]
+        self._newest_commit("state")
+        folder = self.checkpoint / "state"
+        operators = (
+            sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.exists() else []
+        )
+        if operator not in operators:
+            numbers = ", ".join(map(str, operators)) or "none: it is stateless"
+            raise InvalidRequestError(f"operator = {operator!r}: the query has the stateful operators {numbers}")
+        is_join = any((folder / str(operator)).glob("*/left-*"))
+        return [
+            {**({"side": side} if side else row["key"] or {}), **(row["value"] or {})}
+            for side in (("left", "right") if is_join else ("",))
+            for row in self._state_rows(operator, side)
+        ]
+
+    def _state_rows(self, operator: int, side: str) -> list[dict[str, Any]]:
+        """Return the rows of Spark's source of states. `side`: of a join; empty: no join."""
+        reader = self._spark.read.format("statestore").option("operatorId", operator)
+        reader = reader.option("joinSide", side) if side else reader
+        return [row.asDict(recursive=True) for row in reader.load(str(self.checkpoint)).collect()]
 
     def stop(self) -> None:
-        """Remove the checkpoint and the rows."""
+        """End the run, and remove the checkpoint and the rows."""
+        self._is_stopped = True
         shutil.rmtree(self._directory, ignore_errors=True)
 
     @property
@@ -280,6 +306,8 @@ class Stream:
             if hasattr(result, "writeStream"):
                 return result.writeStream.outputMode(output_mode).foreachBatch(_keeper(output))
             if not hasattr(result, "foreachBatch"):
+                if hasattr(result, "awaitTermination"):
+                    result.stop()  # a query that was started would outlive the test
                 raise InvalidRequestError(
                     f"the query returned {result!r}: return a DataFrame, or a DataStreamWriter without start()"
                 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.functions import window
+from pyspark.sql.functions import expr, window
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from sparklog.errors import InvalidRequestError
@@ -105,5 +105,34 @@ def at(minute: int) -> Any:
 
 def test_a_query_without_a_result_is_refused(stream: Stream, topic: Any) -> None:
     topic("clicks", "user STRING")
+    run = stream.run(lambda clicks: None)
     with pytest.raises(InvalidRequestError, match=r"without start\(\)"):
-        stream.run(lambda clicks: None).step()
+        run.step()
+    with pytest.raises(InvalidRequestError, match="state: no step has run"):
+        run.state()
+    stream.stop()
+    with pytest.raises(InvalidRequestError, match="step: the run has been stopped"):
+        run.step()
+
+
+@pytest.mark.nightly
+def test_the_state_of_a_join_has_two_sides(stream: Stream, topic: Any) -> None:
+    topic("orders", "id INT, at TIMESTAMP")
+    topic("payments", "paid INT, paid_at TIMESTAMP")
+
+    def join(orders: Any, payments: Any) -> Any:
+        orders, payments = orders.withWatermark("at", "1 minute"), payments.withWatermark("paid_at", "1 minute")
+        return orders.join(payments, expr("id = paid AND paid_at BETWEEN at AND at + INTERVAL 5 MINUTES"), "leftOuter")
+
+    run = stream.run(join)
+    run.add("orders", [{"id": 1, "at": at(1)}, {"id": 2, "at": at(1)}]).add("payments", [{"paid": 3, "paid_at": at(1)}])
+    rows = sorted(run.step().state(), key=lambda row: (row["side"], row.get("id", 0)))
+    assert [(row["side"], row.get("id"), row.get("paid")) for row in rows] == [
+        ("left", 1, None), ("left", 2, None), ("right", None, 3)
+    ]  # fmt: skip
+    assert run.advance_watermark(at(30)).state() == []
+    with pytest.raises(InvalidRequestError, match=r"operator = 1: .* operators 0$"):
+        run.state(1)
+    stateless = stream.run(lambda orders: orders).step()
+    with pytest.raises(InvalidRequestError, match="stateless"):
+        stateless.state()

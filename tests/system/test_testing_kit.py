@@ -230,6 +230,8 @@ def test_a_broker_for_other_languages(tmp_path: Path) -> None:
         assert json.load(urllib.request.urlopen(f"{orders}/faults", refused, timeout=30)) == {}
         (fault,) = json.load(urllib.request.urlopen(f"{orders}/faults", timeout=30))
         assert fault["times"] == 1
+        with pytest.raises(urllib.request.HTTPError, match="400"):
+            urllib.request.urlopen(urllib.request.Request(f"{orders}/faults", method="PUT"), timeout=30)
         web_page = urllib.request.Request(f"{orders}/faults", headers={"Origin": "https://example.org"})
         with pytest.raises(urllib.request.HTTPError, match="403"):
             urllib.request.urlopen(web_page, timeout=30)
@@ -286,6 +288,33 @@ assert producer.flush(30) == 0
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     assert sparklog.read_table("clicks")["value"].to_pylist() == [b"from Kafka"]
 
+def pays(n):
+    """The program creates its topic, unless it exists already."""
+    with sparklog.Admin() as admin:
+        if "paid" not in admin.list_topics():
+            admin.create_topic("paid", schema="n INT")
+    with sparklog.Producer() as producer:
+        producer.send("paid", {"n": n}).result(30)
+
+def test_topic_of_a_program(broker, rows):
+    pays(1)
+    assert rows("paid") == [{"n": 1}]
+
+def test_topic_of_the_program_is_new(broker, rows):
+    pays(2)
+    assert rows("paid") == [{"n": 2}]
+
+@pytest.fixture(scope="session")
+def shared(sparklog_broker):
+    sparklog_broker.admin.create_topic("shared")
+    yield "shared"
+
+def test_topic_of_a_fixture(shared, produce):
+    produce("shared", ["a"])
+
+def test_topic_of_a_fixture_stays(shared, rows):
+    assert len(rows("shared")) == 1
+
 def test_moved_time(broker, topic):
     broker.advance("8 days")
 
@@ -311,7 +340,7 @@ def test_the_plugin(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n", encoding="utf-8")
     out = run_pytest(tmp_path, "-W", "error")
-    assert "1 failed, 6 passed" in out, out
+    assert "1 failed, 10 passed" in out, out
     assert "pytest 'test_suite.py::test_seeds[seed=1]'" in out, out
 
 

@@ -171,7 +171,7 @@ def _handler(control: Control, loop: asyncio.AbstractEventLoop) -> type[BaseHTTP
             except SparklogError as e:
                 self._answer(400, {"error": str(e)})
 
-        do_GET = do_POST = do_DELETE = _obey  # noqa: N815  the library's names
+        do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = _obey  # noqa: N815  the library's names
 
         def _answer(self, status: int, answer: object) -> None:
             body = msgspec.json.encode(answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -46,6 +47,29 @@ def test_order_per_key() -> None:
         in_order(rows, by="at")
     with pytest.raises(AssertionError, match="of key 'a': row 2 has 0, and row 0 has 1"):
         in_order([*rows[:2], {"bus": "a", "at": 0}], by="at", key="bus")
+
+
+@for_each("values", [(1, None), (None, 1), (1, "x"), (float("nan"), 1.0)])
+def test_values_without_an_order_are_not_in_order(values: tuple[Any, Any]) -> None:
+    with pytest.raises(AssertionError, match="not in order: row 1"):
+        in_order([{"at": value} for value in values], by="at")
+
+
+@for_each("rows", [None, 5, "text", {"id": 1}, [1], [None], ["ab"]])
+def test_arguments_that_are_no_rows_are_named(rows: Any) -> None:
+    for call in (
+        lambda: exactly_once(rows, ORDERS, key="id"),
+        lambda: in_order(rows, by="id"),
+        lambda: same_rows(ORDERS, rows),
+    ):
+        with pytest.raises(TypeError, match="a list of dicts, an Arrow table, or a DataFrame"):
+            call()
+
+
+@for_each("key", [None, 5, [], b"id", [1]])
+def test_a_key_names_columns(key: Any) -> None:
+    with pytest.raises(TypeError, match="is no key: name a column"):
+        exactly_once(ORDERS, ORDERS, key=key)
 
 
 class _Sim:
