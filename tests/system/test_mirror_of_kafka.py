@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.cimpl import NewTopic
 
@@ -59,8 +59,9 @@ def worker(target: LocalBroker) -> Iterator[MirrorWorker]:
     opened.close()
 
 
-def create(kafka: KafkaServer, name: str, partitions: int = 1) -> None:
-    kafka.admin().create_topics([NewTopic(name, partitions, 1)], operation_timeout=60)[name].result(PATIENCE_S)
+def create(kafka: KafkaServer, name: str, partitions: int = 1, **more: object) -> None:
+    new = NewTopic(name, partitions, **(more or {"replication_factor": 1}))  # type: ignore[arg-type]
+    kafka.admin().create_topics([new], operation_timeout=60)[name].result(PATIENCE_S)
     kafka.wait_for_partitions(name, range(partitions))
 
 
@@ -135,3 +136,52 @@ def test_retention_that_is_quicker_than_the_mirror_is_a_gap(
     assert admin.describe_mirrors()[0].topics[0].partitions[0].lost == 20
     assert verified(target, "short")[1] == []
     admin.delete_mirror("short")
+
+
+def leader_of(kafka: KafkaServer, topic: str) -> int:
+    try:
+        return int(kafka.admin().list_topics(topic, timeout=30).topics[topic].partitions[0].leader)
+    except KafkaException:
+        return -1
+
+
+def end_of(kafka: KafkaServer, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "ends", "log_level": 0})
+    try:
+        return int(consumer.get_watermark_offsets(KafkaPartition(topic, 0), timeout=30)[1])
+    except KafkaException:
+        return -1
+    finally:
+        consumer.close()
+
+
+def test_an_unclean_election_pauses_and_another_mirror_gets_the_new_records(
+    kafka: KafkaServer, target: LocalBroker, admin: sparklog.Admin, worker: MirrorWorker
+) -> None:
+    config = {"unclean.leader.election.enable": "true", "min.insync.replicas": "1"}
+    create(kafka, "unclean", replica_assignment=[[1, 2]], config=config)
+    until(lambda: leader_of(kafka, "unclean") == 1, "node 1 leads", within_s=PATIENCE_S)
+    send(kafka, "unclean", range(10))
+    kafka.end_node(2)
+    send(kafka, "unclean", range(10, 20))
+    until(lambda: end_of(kafka, "unclean") == 20, "the records are committed without node 2", within_s=PATIENCE_S)
+    admin.create_mirror("unclean", source=f"kafka://{kafka.bootstrap_servers}", topics="unclean")
+    assert worker.run_once(["unclean"]) == {}
+    assert values_here(target, "unclean") == {i: b"%d" % i for i in range(20)}
+
+    kafka.end_node(1, kill=True)
+    kafka.start_node(2)
+    until(lambda: leader_of(kafka, "unclean") == 2, "node 2 leads", within_s=PATIENCE_S)
+    send(kafka, "unclean", range(100, 130))
+    kafka.start_node(1)
+    until(lambda: end_of(kafka, "unclean") == 40, "node 2 has replaced records", within_s=PATIENCE_S)
+    assert "unclean election" in worker.run_once(["unclean"])["unclean"]
+    assert values_here(target, "unclean") == {i: b"%d" % i for i in range(20)}
+    records, problems = verified(target, "unclean")
+    assert records == 20 and [f"offset {i}:" in text for i, text in enumerate(problems, 10)] == [True] * 10
+
+    admin.delete_mirror("unclean")
+    admin.create_mirror("anew", source=f"kafka://{kafka.bootstrap_servers}", topics="unclean")
+    assert worker.run_once(["anew"]) == {}
+    assert verified(target, "anew") == (40, [])
+    admin.delete_mirror("anew")
