@@ -12,7 +12,6 @@ from sparklog.cli.client_command import client_security
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TableFormat, open_admin, timeout_ms
 
 if TYPE_CHECKING:
-    from sparklog.client.admin.admin import Admin
     from sparklog.client.admin.mirror_admin import MirrorDescription, MirrorPartition, MirrorPlan
     from sparklog.client.admin.mirror_estimate import MirrorEstimate
 
@@ -134,10 +133,10 @@ def create(
         "drop_headers": drop_headers,
         "bytes_per_second": 0 if throttle is None else parse_size_bytes(throttle, "--throttle"),
     }
+    if dry_run:
+        _plan(bootstrap_servers, name, options, format)
+        return
     with open_admin(bootstrap_servers) as admin:
-        if dry_run:
-            _plan(admin, name, options, format)
-            return
         mirror = admin.create_mirror(name, refused_max=refused_max, **options)
     count = len(mirror.topics)
     print(
@@ -145,18 +144,21 @@ def create(
     )
 
 
-def _plan(admin: Admin, name: str, options: dict[str, Any], format: TableFormat) -> None:
+def _plan(bootstrap_servers: str, name: str, options: dict[str, Any], format: TableFormat) -> None:
     """Ask the source, and print the topics that the mirror would create."""
-    from sparklog.client.admin.mirror_admin import mirror_definition, open_source, plan_mirror
+    from sparklog.client.admin.mirror_admin import mirror_definition, open_source, plan_mirror, require_topics
     from sparklog.client.admin.mirror_estimate import estimate_mirror
+    from sparklog.client.net.cluster import cluster
 
     definition = mirror_definition(name, **options)
-    kafka = open_source(definition, timeout_ms())
+    here = cluster(bootstrap_servers, client_security()).topic_infos(timeout_ms=timeout_ms())
+    source = open_source(definition, timeout_ms())
     try:
-        plan = plan_mirror(definition, kafka, admin.list_topics())
-        estimate = estimate_mirror(kafka, [topic.name for topic in plan.topics])
+        require_topics(definition, source, here)
+        plan = plan_mirror(definition, source, here)
+        estimate = estimate_mirror(source, [topic.name for topic in plan.topics])
     finally:
-        kafka.close()
+        source.close()
     _print_plan(plan, estimate.within(definition.bytes_per_second), format)
 
 

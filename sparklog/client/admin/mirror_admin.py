@@ -288,13 +288,7 @@ def create_mirror(
     topics_here = infos()
     source = open_source(definition, timeout_ms)
     try:
-        names = chosen_topics(definition, (all_topics := source.topics()), _internal(all_topics))
-        if not names:
-            raise InvalidConfigError(
-                f"no topic of {definition.source} matches {definition.topics!r}, or the mirror's user cannot describe "
-                "it; the expressions match whole names, such as 'orders,logs-.*'"
-            )
-        _check_names(definition, names, topics_here)
+        names = require_topics(definition, source, topics_here)
         failures = create_missing_topics(admin, definition, source)
     finally:
         source.close()
@@ -306,6 +300,19 @@ def create_mirror(
     if refused_max is not None and definition.is_typed:
         for name in names:
             admin.alter_topic(name, {REFUSED_MAX: refused_max})
+
+
+def require_topics(definition: MirrorDefinition, source: MirrorSource, here: Mapping[str, TopicInfo]) -> list[str]:
+    """Return the source's topics that the mirror copies. `here`: the topics here. Raises InvalidConfigError if there is
+    none, or one exists here that the mirror has not created; and errors of the source."""
+    names = chosen_topics(definition, (all_topics := source.topics()), _internal(all_topics))
+    if not names:
+        raise InvalidConfigError(
+            f"no topic of {definition.source} matches {definition.topics!r}, or the mirror's user cannot describe it; the "
+            "expressions match whole names, such as 'orders,logs-.*'"
+        )
+    _check_names(definition, names, here)
+    return names
 
 
 def _internal(topics: Mapping[str, SourceTopic]) -> list[str]:
