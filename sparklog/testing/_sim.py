@@ -330,7 +330,17 @@ class Sim:
                 raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist")
             reader.assign({TopicPartition(topic, number): 0 for number in range(count)})
             found_rows: list[dict[str, Any]] = []
-            while polled := clients.program.wait(reader.poll()):
+            end_s = self.now_s + START_S
+            while True:
+                try:
+                    polled = clients.program.wait(reader.poll())
+                except SparklogError as e:  # brokers that have just been healed are on their way back
+                    if not e.retriable or self.now_s > end_s:
+                        raise
+                    clients.sleep(STEP_S)
+                    continue
+                if not polled:
+                    break
                 found_rows += [{"partition": tp.partition, **row._asdict()} for tp, of in polled.items() for row in of]
             return sorted(found_rows, key=lambda row: (row["partition"], row["offset"]))
 
