@@ -93,6 +93,32 @@ def test_a_correct_group_does_all_work(seed: int) -> None:
     sim.close()
 
 
+def test_a_commit_waits_for_the_members_new_epoch(sim: Sim) -> None:
+    """With this seed the group gives a member a newer epoch while the member commits."""
+    served: list[int] = []
+
+    def serve(clients: SimClients) -> None:
+        while len(served) < 2 * RECORDS:
+            end_ms = clients.now_ms() + clients.random.randrange(1_000, 15_000)
+
+            def commit(_: object) -> None:
+                consumer.commit()
+
+            with clients.consumer("in", group_id="servers", on_revoked=commit) as consumer:
+                while clients.now_ms() < end_ms:
+                    served.extend(int(record.value or b"") for record in consumer.poll(100))
+                consumer.commit()
+
+    def send(clients: SimClients) -> None:
+        with clients.producer() as producer:
+            for n in range(2 * RECORDS):
+                producer.send("in", b"%d" % n)
+                clients.sleep(0.5)
+
+    sim.run([send, serve, serve], seed=94, brokers=1, topics={"in": 2}, faults=())
+    assert sorted(served) == list(range(2 * RECORDS))
+
+
 def is_detected(run_seed: Callable[[Sim, int], None]) -> bool:
     """Return True if a run of one of the seeds fails."""
     sim = Sim()
