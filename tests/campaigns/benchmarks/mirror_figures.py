@@ -35,7 +35,8 @@ PARTS = ("rate", "lag", "failover")
 PARTITIONS = 4
 VALUE_BYTES = 1_000
 RECORDS = 1_000_000
-RATE, LAG_S = 5_000, 30
+RATE, LAG_S, WARM_S = 5_000, 30, 10
+"""Records per second, the time of the measurement in s, and of the load before it, in which programs warm up."""
 FAILOVER_S = 20
 WAIT_S = 600
 MIB = 1 << 20
@@ -244,9 +245,11 @@ def lag(name: str, copy: Copy, source: KafkaServer) -> None:
     measured_from_s = time.time()
     threading.Thread(target=receive, daemon=True).start()
     settings = {"bootstrap.servers": source.bootstrap_servers, "linger.ms": 5, "log_level": 0}
-    producer = Producer({**settings, "queue.buffering.max.messages": RATE * LAG_S})
+    producer = Producer({**settings, "queue.buffering.max.messages": RATE * (LAG_S + WARM_S)})
     began_s = time.monotonic()
-    for tick in range(LAG_S * 100):
+    for tick in range((LAG_S + WARM_S) * 100):
+        if tick == WARM_S * 100:
+            lags.clear()
         for i in range(RATE // 100):
             value = f"{time.time():<20.6f}".encode().ljust(100, b".")
             producer.produce(TOPIC, value, partition=i % PARTITIONS)
