@@ -90,9 +90,6 @@ class FetchedPartition(NamedTuple):
 class MirrorSource(Protocol):
     """A cluster whose topics are mirrored, for one thread. It is only read."""
 
-    cluster_id: str
-    """Id of the cluster; "" before the first metadata."""
-
     def close(self) -> None:
         """Close the connections."""
 

@@ -64,7 +64,6 @@ class SparklogSource:
         self._timeout_ms = timeout_ms
         self._infos: dict[str, TopicInfo] = {}
         """Topics by the newest metadata."""
-        self.cluster_id = ""
 
     def close(self) -> None:
         """Do nothing: the process keeps the connections, and closes idle ones."""
@@ -216,10 +215,9 @@ class SparklogSource:
     # -- settings and groups
 
     def settings(self, names: Sequence[str]) -> dict[str, Mapping[str, object] | SparklogError]:
-        """Return the settings of the topics themselves, by topic and by name, or errors."""
-        infos = self._cluster.topic_infos(names, timeout_ms=self._timeout_ms) if names else {}
+        """Return the settings of the topics themselves by the newest metadata, by topic and by name, or errors."""
         missing = UnknownTopicOrPartitionError("the source has no such topic, or the mirror's user cannot describe it")
-        return {name: infos[name].configs if name in infos else missing for name in names}
+        return {name: self._infos[name].configs if name in self._infos else missing for name in names}
 
     def groups(self) -> list[str]:
         """Return the names of all groups of consumers."""

@@ -114,8 +114,6 @@ class KafkaSource:
         self._connections: dict[Endpoint, KafkaConnection] = {}
         self._brokers: dict[int, Endpoint] = {}
         self._coordinators: dict[str, Endpoint] = {}
-        self.cluster_id = ""
-        """Id of the cluster; "" before the first metadata."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -159,7 +157,6 @@ class KafkaSource:
         brokers = answer["brokers"][:BROKERS_MAX]
         endpoints = {b["node_id"]: endpoint_of(b["host"], b["port"]) for b in brokers}
         self._brokers = {number: endpoint for number, endpoint in endpoints.items() if endpoint is not None}
-        self.cluster_id = answer.get("cluster_id") or ""
         known = {*self._brokers.values(), *self._bootstrap}
         for endpoint in [e for e in self._connections if e not in known]:
             self._connections.pop(endpoint).close()

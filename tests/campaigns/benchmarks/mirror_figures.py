@@ -324,7 +324,7 @@ def main() -> None:
                     fill(source.bootstrap_servers, PARTITIONS if measures_lag else records)
                     copies: dict[str, Any] = {
                         "MirrorMaker 2, from Kafka": lambda s=source, n=number: mirror_maker(
-                            installation, s, _made(directory / f"mm2-{n}")
+                            installation, s, _new_directory(directory / f"mm2-{n}")
                         ),
                         "sparklog, from Kafka": lambda s=source: mirror(f"kafka://{s.bootstrap_servers}"),
                     }
@@ -346,7 +346,7 @@ def main() -> None:
             failover()
 
 
-def _made(directory: Path) -> Path:
+def _new_directory(directory: Path) -> Path:
     directory.mkdir(parents=True)
     return directory
 
