@@ -461,7 +461,7 @@ class LogManager:
         self._offline.pop(tp, None)
         place = self._place.pop(tp, None)
         if log is not None:
-            if place is not None and ending == STRAY_ENDING:
+            if place is not None:
                 place.points[owner.directory_name] = _points_of(log)
             log.mark_deleted(error)
         self.remove_replicas(

@@ -117,6 +117,24 @@ def test_a_transactional_producer_is_collected_and_its_transaction_aborted(
     assert values(fake) == 1
 
 
+def test_a_producer_without_an_open_transaction_ends_without_an_abort(
+    fake: FakeBroker, caplog: pytest.LogCaptureFixture, own_threads: OwnThreads
+) -> None:
+    producer = Producer(fake.address, transactional_id="closed")
+    producer.init_transactions()
+    producer.close()
+    producer = Producer(fake.address, transactional_id="dropped")
+    producer.init_transactions()
+    with producer.transaction():
+        sent = producer.send("events", b"x")
+    with pytest.warns(ResourceWarning):
+        del producer
+    until(lambda: own_threads() == [])
+    assert sent.result(30).offset == 0
+    assert [message.committed for api, message in fake.requests if api is Api.END_TXN] == [True]
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 def test_in_a_cycle_it_is_the_collector_that_finds_it(fake: FakeBroker, own_threads: OwnThreads) -> None:
     producer = Producer(fake.address)
     producer.send("events", b"x")

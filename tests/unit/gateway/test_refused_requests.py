@@ -6,10 +6,12 @@ import asyncio
 import struct
 from collections.abc import Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from sparklog.gateway.gateway import Gateway
+from sparklog.gateway.handlers.names import UNNAMED, missing_code
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.registry import served_apis
 from sparklog.gateway.server import GatewayServer
@@ -34,6 +36,14 @@ VERSIONS = [
 ]
 ENTRIES = 20
 """Entries in the long requests of these tests, whose limit is smaller."""
+
+
+def test_a_partition_that_was_not_looked_up_has_the_error_of_its_name_or_id() -> None:
+    """A client ends its attempts for a name that no topic can have, and asks again in the other cases."""
+    assert missing_code("a/b") == Kafka.INVALID_TOPIC_EXCEPTION
+    assert missing_code("t") == missing_code("t", UUID(int=1)) == Kafka.UNKNOWN_TOPIC_OR_PARTITION
+    assert missing_code(UNNAMED, UUID(int=1)) == Kafka.UNKNOWN_TOPIC_ID
+    assert missing_code(UNNAMED) == Kafka.INVALID_TOPIC_EXCEPTION
 
 
 def codes_in(body: Any) -> Iterator[int]:

@@ -13,7 +13,13 @@ import pytest
 from deltalake import DeltaTable
 
 from sparklog.environment import fault_points
-from sparklog.errors import InvalidConfigError, LakePausedError, LakeUnavailableError
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    ClusterAuthorizationFailedError,
+    InvalidConfigError,
+    LakePausedError,
+    LakeUnavailableError,
+)
 from sparklog.lake.delta_commit import DeltaCommitter
 from sparklog.lake.delta_errors import CommitConflictError, check_clear_text, lasting_cause, text_of
 from sparklog.lake.delta_snapshot import DeltaSnapshot
@@ -196,7 +202,27 @@ def test_files_of_an_upsert_that_another_writer_overtook_are_removed(
     assert sorted(r["n"] for r in DeltaTable(path).to_pyarrow_table().to_pylist()) == [1, 2]
 
 
-# The choice of topics by a lake worker, without brokers
+# A lake worker, without brokers
+
+
+def test_a_worker_ends_at_a_refusal_and_waits_for_brokers_that_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, failures = (
+        LakeWorker("127.0.0.1:1"),
+        [ClusterAuthorizationFailedError("no"), BrokerNotAvailableError("away")],
+    )
+
+    def fail() -> None:
+        raise failures.pop()
+
+    monkeypatch.setattr(worker, "lake_topics", fail)
+    monkeypatch.setattr("sparklog.lake.worker.worker.FAILURE_PAUSE_S", 0)
+    with pytest.raises(ClusterAuthorizationFailedError):
+        worker.run()
+    assert not failures
+    worker.close()
+
+
+# The choice of topics by a lake worker
 
 
 SETTINGS = LakeSettings.of({"lake.location": "/lake", "lake.commit.interval.ms": 10_000})

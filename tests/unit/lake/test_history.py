@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from sparklog.lake.delta_snapshot import DeltaSnapshot
 from sparklog.lake.history import History, open_history
 from tests.unit.lake.model_log import TOPIC_ID, ModelLog, run_round, settings_at
 
@@ -43,3 +44,20 @@ def test_each_offset_is_read_once_after_an_optimize(tmp_path: Path) -> None:
     history = doubled_table(tmp_path / "table", optimize=True)
     batches = list(history.read(0, 0, 6, ["id"], SCHEMA))
     assert [i for b in batches for i in b.data.column("id").to_pylist()] == list(range(6))
+
+
+def test_a_file_with_rows_of_several_partitions_belongs_to_each_of_them(tmp_path: Path) -> None:
+    """A file that another program has written; the statistics name one partition only if it is that of all rows."""
+    path = tmp_path / "table"
+    log, settings = ModelLog(SCHEMA, partitions=2), settings_at(path)
+    log.rows = {p: [{"id": 10 * p + n, "n": n} for n in range(3)] for p in (0, 1)}
+    run_round(log, settings)
+    DeltaTable(path).optimize.compact()
+    snapshot = DeltaSnapshot.open(str(path))
+    assert snapshot is not None
+    assert [file.partition for file in snapshot.files()] == [None]
+    history = open_history(settings, "topic", TOPIC_ID, 2)
+    assert history is not None
+    for p in (0, 1):
+        batches = history.read(p, 0, 3, ["id"], SCHEMA)
+        assert [i for b in batches for i in b.data.column("id").to_pylist()] == [10 * p, 10 * p + 1, 10 * p + 2]

@@ -10,7 +10,8 @@ from kazoo.exceptions import ConnectionLoss
 
 from sparklog.metadata.broker_registration import BrokerRegistration
 from sparklog.metadata.cluster_znodes import CLUSTER, READS_MAX, TERMS, TOPICS, Registration, encode, load_image
-from sparklog.metadata.coordination import ConnectionLossError, Node, NoNodeError
+from sparklog.metadata.coordination import Check, ConnectionLossError, Create, Delete, Node, NoNodeError, SetData
+from sparklog.metadata.znode_tree import Znodes
 from sparklog.metadata.zookeeper import ZooKeeper
 from sparklog.replication.cluster_image import NO_EPOCH
 from sparklog.testing._sim_zookeeper import SimZooKeeper
@@ -92,6 +93,26 @@ def test_nodes_that_are_missing_for_good_are_an_error() -> None:
 
 
 # The registration of a broker in a simulated store
+
+
+# A tree of nodes
+
+
+def test_each_operation_on_a_missing_node_says_so_and_changes_no_node() -> None:
+    tree = Znodes()
+    tree.commit([Create("/a", b"1")], 0, in_transaction=False)
+    assert tree.find("/b") is None
+    for call in (lambda: tree.read("/b"), lambda: tree.children("/b")):
+        with pytest.raises(NoNodeError):
+            call()
+    for op in (Create("/b/c", b""), SetData("/b", b""), Delete("/b"), Check("/b", 0)):
+        with pytest.raises(NoNodeError) as caught:
+            tree.commit([SetData("/a", b"2"), op], 0, in_transaction=True)
+        assert caught.value.index == 1
+    assert tree.read("/a").data == b"1"
+
+
+# The registration of a broker
 
 
 SESSION_MS = 6_000

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
+from sparklog.security import acl_records
 from sparklog.security.acl_records import acl_from_texts, acl_of, acl_record, filter_from_texts
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.plain import PlainServer, plain_message
@@ -155,6 +156,16 @@ def test_a_name_in_another_form_logs_in_as_the_user_that_it_stands_for() -> None
         if strange.strip() == strange and strange and "\0" not in strange and "admin" not in strange:
             with pytest.raises(SaslAuthenticationFailedError):
                 PlainServer({strange: credential}.get, unknown).respond(plain_message(strange, Secret("pencil")), 0)
+
+
+def test_an_acl_of_the_largest_size_is_kept_and_a_larger_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    acl = Acl(ResourceType.TOPIC, PatternType.LITERAL, "t", user("alice"), "*", Operation.READ, Permission.DENY)
+    _, record = acl_record(acl)
+    monkeypatch.setattr(acl_records, "VALUE_BYTES_MAX", len(record))
+    assert acl_record(acl)[1] == record
+    monkeypatch.setattr(acl_records, "VALUE_BYTES_MAX", len(record) - 1)
+    with pytest.raises(InvalidConfigError, match=f"an ACL of {len(record)} bytes; at most {len(record) - 1}"):
+        acl_record(acl)
 
 
 def test_records_of_strange_names_can_be_read_and_removed() -> None:

@@ -159,6 +159,7 @@ def test_plain_words_stay() -> None:
         "keys": ["a"],
         "sasl.password": None,
     }
+    assert scrubber.value({"password": ""}) == {"password": ""}, "a bundle tells that none is set"
 
 
 def test_files_and_bundle_keep_their_limits() -> None:

@@ -13,7 +13,7 @@ from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.leader_questions import LedGroup, until_led
 from sparklog.client.net.retry import Retries, RetryPolicy, request_until
-from sparklog.client.reading.offset_lookup import look_up_offsets
+from sparklog.client.reading.offset_lookup import look_up_offsets, timestamp_of
 from sparklog.errors import (
     BrokerNotAvailableError,
     InvalidRequestError,
@@ -341,3 +341,12 @@ def test_only_read_committed_asks_for_all_ends_at_once(brokers: FakeCluster, iso
     together = isolation == READ_COMMITTED
     assert {message.all_at_once for message in requests} == {together}
     assert len(requests) == (1 if together else 3)
+
+
+def test_a_time_or_the_number_of_a_name_is_looked_up_and_no_other_number() -> None:
+    for spec in (LATEST_TIMESTAMP, -5, 0, 2**62):
+        assert timestamp_of(spec) == spec
+    assert timestamp_of("latest") == LATEST_TIMESTAMP
+    for wrong in (-6, 2**62 + 1, "newest", 1.5):
+        with pytest.raises(InvalidRequestError, match="use earliest, latest"):
+            timestamp_of(wrong)  # type: ignore[arg-type]
