@@ -111,7 +111,7 @@ class BrokerRegistration:
 
     def recheck(self) -> None:
         """Try to register again, if the last attempt found the store older than this broker's newest image."""
-        if self._is_refused and self._is_unregistered:
+        if self._is_refused:
             self._register()
 
     def _begin_life(self) -> None:

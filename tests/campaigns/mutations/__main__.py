@@ -72,7 +72,10 @@ def tests_of(file: str, *, quick: bool = False) -> tuple[str, ...]:
 
 def _importing(file: str, first: tuple[str, ...]) -> tuple[str, ...]:
     module = file.removesuffix(".py").replace("/", ".").removeprefix("broker_daemon.").removeprefix("datasource.")
-    imports = re.compile(rf"(?m)^\s*(?:from|import) {re.escape(module)}\b")
+    package, _, name = module.rpartition(".")
+    imports = re.compile(
+        rf"(?m)^\s*(?:(?:from|import) {re.escape(module)}|from {re.escape(package)} import [^(\n]*\b{name})\b"
+    )
     modules = [path for path in (ROOT / "tests/unit").rglob("test_*.py") if imports.search(path.read_text("utf-8"))]
     return tuple(
         sorted((path.relative_to(ROOT).as_posix() for path in modules), key=lambda p: (not p.startswith(first), p))

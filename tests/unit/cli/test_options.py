@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import typer
 
-from sparklog.cli import decommission, reassign
+from sparklog.cli import decommission, lake, mirror, reassign, worker_process
 from sparklog.cli.broker import broker
 from sparklog.cli.consume import _form
 from sparklog.cli.durations import parse_number_or_ms, parse_seconds
@@ -33,6 +33,19 @@ def test_changes_of_settings() -> None:
         parse_changes(["a=1"], ["a"], "--add", "--delete")
     with pytest.raises(typer.BadParameter, match="a is given to NAME=VALUE and to --delete"):
         parse_changes(["a=1"], ["a"], "", "--delete")
+
+
+@for_each("command, noun", [(lake.run, "topics"), (mirror.run, "mirrors")])
+def test_a_worker_that_stays_takes_no_names(command: Any, noun: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[Any] = []
+    monkeypatch.setattr(worker_process, "run_worker", lambda _, names, *, once, **__: runs.append((names, once)) or {})
+    monkeypatch.setattr("pyarrow.set_memory_pool", lambda _: None)
+    command(["one"], once=True)
+    command(None, once=True)
+    command(None, once=False)
+    with pytest.raises(typer.BadParameter, match=f"{noun} need --once"):
+        command(["one"], once=False)
+    assert runs == [(["one"], True), (None, True), (None, False)]
 
 
 def test_a_partition_is_a_number_in_ascii() -> None:

@@ -179,6 +179,28 @@ def test_a_lasting_failure_pauses_the_topic(monkeypatch: pytest.MonkeyPatch) -> 
     assert "sparklog lake resume trips" in paused[0]
 
 
+@for_each("mode", ["append", "upsert"])
+def test_files_of_a_commit_that_succeeded_unseen_stay_when_another_writer_comes_next(
+    mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next version is this round's own, so it proves that the table has the files."""
+    log, path = ModelLog(SCHEMA, keys=["id"]), tmp_path / mode
+    log.rows[0] = [{"id": 1, "n": 1}, {"id": 2, "n": 1}]
+    commit, attempts = DeltaCommitter.commit, []
+
+    def lose_the_answer(self: DeltaCommitter, *args: Any, **named: Any) -> None:
+        commit(self, *args, **named)
+        attempts.append(args)
+        if len(attempts) == 1:
+            DeltaTable(path).alter.set_table_description("the next version")
+            raise CommitConflictError("another writer has committed")
+
+    monkeypatch.setattr(DeltaCommitter, "commit", lose_the_answer)
+    run_round(log, settings_at(path, mode=mode))
+    assert attempts
+    assert sorted(r["id"] for r in DeltaTable(path).to_pyarrow_table().to_pylist()) == [1, 2]
+
+
 def test_files_of_an_upsert_that_another_writer_overtook_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

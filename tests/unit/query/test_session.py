@@ -15,6 +15,8 @@ from sparklog.query.calls import Calls
 from sparklog.query.ranges import TIME_MS_MAX, Interval, OffsetRange
 from sparklog.query.scan import TopicSnapshot, may_have_time
 from sparklog.query.session import SqlSession
+from sparklog.query.statement_kinds import PREPARED, check_kind
+from tests.support.cases import for_each
 from tests.support.clients import info
 
 
@@ -118,3 +120,11 @@ def test_the_newest_rows_of_a_topic_are_bounded_unless_its_table_reaches_back(
     assert len(rewritten) == (not reaches_back)
     if result is not None:
         cast("Any", result).close()
+
+
+@for_each("kind", PREPARED)
+def test_a_session_with_files_prepares_no_statement(kind: str) -> None:
+    check_kind(kind, "PREPARE p AS SELECT 1")
+    check_kind("SELECT", "SELECT 1", allows_files=True)
+    with pytest.raises(InvalidQueryError, match=f"{kind}: with allowed files"):
+        check_kind(kind, "PREPARE p AS SELECT 1", allows_files=True)

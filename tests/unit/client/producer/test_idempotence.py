@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from sparklog.client.net.cluster import cluster
 from sparklog.client.net.retry import RetryPolicy
 from sparklog.client.producer.producer import Producer
+from sparklog.client.transactions import shared_transaction
 from sparklog.client.transactions.shared_transaction import (
     LastCommit,
     Participant,
@@ -27,6 +29,7 @@ from sparklog.errors import (
     InvalidConfigError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
+    InvalidRequestError,
     InvalidTxnStateError,
     MessageTooLargeError,
     ProducerFencedError,
@@ -277,6 +280,15 @@ def test_the_calls_of_shared_transactions_are_tried_again(fake: FakeBroker) -> N
     assert ended == txn.EndSharedTxnRequest("q", 3, "run", fencing_token, True, [77])
     fake.committed = True
     assert isinstance(join_shared_transaction(known, transaction, timeout_ms=60_000, policy=policy), LastCommit)
+
+
+def test_a_fencing_token_is_0_or_more(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = SimpleNamespace(producer_id=0)
+    monkeypatch.setattr(shared_transaction, "request_until", lambda *_, **__: drawn)
+    assert draw_fencing_token(cluster(fake.address)) == 0
+    drawn.producer_id = -1
+    with pytest.raises(InvalidRequestError, match="fencing token -1: a token is 0 or more"):
+        draw_fencing_token(cluster(fake.address))
 
 
 def test_a_call_that_fails_for_too_long_raises_its_last_error(fake: FakeBroker) -> None:
