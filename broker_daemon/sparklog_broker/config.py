@@ -19,7 +19,7 @@ from msgspec.structs import force_setattr
 
 from sparklog.environment.files import OddFileError, absolute, read_regular
 from sparklog.errors import InvalidConfigError
-from sparklog.format.key_format import KEY_FORMAT_SETTING
+from sparklog.format.key_format import KEY_FORMAT_SETTING, KEY_SCHEMA_SETTING
 from sparklog.security.listeners import LOCALHOST, is_any_address, is_local
 from sparklog.security.principals import parse_super_users
 from sparklog.security.secrets import FILE_BYTES_MAX, Secret, is_sensitive, resolve_secrets
@@ -223,8 +223,9 @@ def make_config(configured: Mapping[str, object], topic_defaults: Mapping[str, o
     for setting, path in [("data.dir", by_parameter["data_dir"]), *(("log.dirs", p) for p in by_parameter["log_dirs"])]:
         _check_utf8(setting, path)
     by_parameter["topic_defaults"] = check(Scope.TOPIC, topic_defaults or {})
-    if by_parameter["topic_defaults"].get(KEY_FORMAT_SETTING):
-        raise InvalidConfigError(f"{KEY_FORMAT_SETTING} has no default for all topics: set it when you create a topic")
+    for name in (KEY_FORMAT_SETTING, KEY_SCHEMA_SETTING):
+        if by_parameter["topic_defaults"].get(name):
+            raise InvalidConfigError(f"{name} has no default for all topics: set it when you create a topic")
     by_parameter["security"] = made_security = make_security(
         security, str(values["listen"]), str(values["advertised.listeners"])
     )

@@ -38,6 +38,7 @@ class TypedTarget(NamedTuple):
     schema_id: int
     key_columns: tuple[str, ...]
     key_format: str
+    key_schema: str
     is_compacted: bool
     timestamp_column: str | None
     read: ReadValues

@@ -37,9 +37,11 @@ from sparklog.protocol.permission_rules import (
     CLUSTER_TYPE,
     COORDINATOR_RULES,
     GROUP,
+    METADATA_RULES,
     MIRRORS,
     OPERATORS,
     SCHEMA_RULES,
+    SETTINGS_RULES,
     TOPIC,
     TRANSACTIONAL,
     TXN_ID,
@@ -179,22 +181,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.METADATA: ApiSpec(
         topics.MetadataRequest,
         topics.MetadataResponse,
-        permissions=(
-            Rule(
-                TOPIC,
-                Operation.DESCRIBE,
-                lambda r: () if r.to_write else r.topics or (),
-                Denial.ITEM,
-                when="named topics",
-            ),
-            Rule(
-                TOPIC,
-                Operation.WRITE,
-                lambda r: r.topics or () if r.to_write else (),
-                Denial.ITEM,
-                when="of topics to write",
-            ),
-        ),
+        permissions=METADATA_RULES,
         is_from_image=True,
         filter=Filter(
             lambda name, sees: name if sees(TOPIC, name) else None,
@@ -253,7 +240,7 @@ APIS: dict[Api, ApiSpec] = {
     Api.ALTER_TOPIC: ApiSpec(
         topics.AlterTopicRequest,
         topics.AlterTopicResponse,
-        permissions=(Rule(TOPIC, Operation.ALTER_CONFIGS, single("name")), MIRRORS),
+        permissions=SETTINGS_RULES,
         is_at_controller=True,
         is_audited=True,
         audit_detail=lambda request: (request.configs.items(), setting_text),

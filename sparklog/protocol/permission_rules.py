@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
+from sparklog.format.key_format import KEY_SCHEMA_SETTING
 from sparklog.security.acls import CLUSTER, Operation, ResourceType
 from sparklog.settings import MIRROR_PREFIX
 from sparklog.types import FENCING_TOKENS_ID, SHARED_PREFIX
@@ -95,6 +96,12 @@ def cluster_of_mirror(request: Any) -> Sequence[str]:
     return (CLUSTER.name,) if any(name.startswith(MIRROR_PREFIX) for name in request.configs) else ()
 
 
+def is_key_schema(request: Any) -> bool:
+    """Return True for a change of settings that names the key schema of a topic, and nothing else. The broker sets it
+    once; producers need it for their keys, so that Write is sufficient."""
+    return bool(request.configs.keys() == {KEY_SCHEMA_SETTING})
+
+
 def altered_users(request: Any) -> Sequence[str]:
     """Return the users whose passwords the request sets or removes."""
     return [one.name for one in (*request.deletions, *request.upsertions)]
@@ -104,6 +111,21 @@ BROKERS_ONLY = Rule(CLUSTER_TYPE, Operation.CLUSTER_ACTION, cluster_name)
 OPERATORS = Rule(CLUSTER_TYPE, Operation.ALTER, cluster_name, or_else=(Operation.CLUSTER_ACTION, "cluster"))
 """Requests of operators. ClusterAction is sufficient, too: brokers are allowed to make every change of operators."""
 MIRRORS = Rule(CLUSTER_TYPE, Operation.ALTER, cluster_of_mirror, when="with settings of a mirror")
+
+METADATA_RULES = (
+    Rule(TOPIC, Operation.DESCRIBE, lambda r: () if r.to_write else r.topics or (), Denial.ITEM, when="named topics"),
+    Rule(
+        TOPIC, Operation.WRITE, lambda r: r.topics or () if r.to_write else (), Denial.ITEM, when="of topics to write"
+    ),
+)
+"""The rules of METADATA."""
+
+SETTINGS_RULES = (
+    Rule(TOPIC, Operation.ALTER_CONFIGS, lambda r: () if is_key_schema(r) else (r.name,), when="but kafka.key.schema"),
+    Rule(TOPIC, Operation.WRITE, lambda r: (r.name,) if is_key_schema(r) else (), when="of kafka.key.schema alone"),
+    MIRRORS,
+)
+"""The rules of ALTER_TOPIC."""
 
 COORDINATOR_RULES = (
     Rule(GROUP, Operation.DESCRIBE, lambda r: (r.key,) if r.key_type == 0 else (), when="of a group"),

@@ -16,7 +16,7 @@ from sparklog.errors import (
     error_from_code,
 )
 from sparklog.format.body_layout import INFLATED_BYTES_MAX
-from sparklog.format.key_format import KEY_FORMAT_SETTING, VALUE_FORMAT_SETTING, key_rules
+from sparklog.format.key_format import KEY_FORMAT_SETTING, KEY_SCHEMA_SETTING, VALUE_FORMAT_SETTING, key_rules
 from sparklog.format.schema import KIND_ENVELOPE
 from sparklog.protocol.topic_messages import PartitionState, TopicState
 from sparklog.settings import Scope, Setting, settings_of
@@ -105,6 +105,11 @@ class TopicInfo:
         """Form of the keys, which decides the partition of a row; "" for topics without the setting
         (`format/key_format.py`)."""
         return str(self.configs.get(KEY_FORMAT_SETTING, ""))
+
+    @property
+    def key_schema(self) -> str:
+        """Schema of the keys with its id; "" if the topic has none yet (`kafka/values/framed_keys.py`)."""
+        return str(self.configs.get(KEY_SCHEMA_SETTING, ""))
 
     @property
     def value_format(self) -> str:

@@ -14,7 +14,7 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.errors import error_from_code as broker_error
-from sparklog.format.key_format import KEY_FORMAT_SETTING
+from sparklog.format.key_format import KEY_FORMAT_SETTING, KEY_SCHEMA_SETTING
 from sparklog.gateway.backend.topics import read_metadata
 from sparklog.gateway.handlers.entries import check_entry
 from sparklog.gateway.handlers.names import is_group_id
@@ -50,6 +50,8 @@ THROTTLES = frozenset(
 )
 """Kafka's settings of brokers that limit the copies of a reassignment."""
 TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
+_OF_KEYS = frozenset({KEY_FORMAT_SETTING, KEY_SCHEMA_SETTING})
+"""Settings that a topic keeps for life."""
 
 R = TypeVar("R", requests.AlterConfigsResource, requests.IncrementalAlterConfigsResource)
 
@@ -98,7 +100,7 @@ def _entry(setting: Setting, state: TopicState) -> responses.DescribeConfigsResu
     return {
         "name": name,
         "value": kafka_text(setting, value),
-        "read_only": name == KEY_FORMAT_SETTING or is_managed(name),  # so that MirrorMaker does not copy it
+        "read_only": name in _OF_KEYS or is_managed(name),  # so that MirrorMaker does not copy it
         "config_source": source,
         "is_sensitive": False,
         "synonyms": [{"name": name, "value": kafka_text(setting, v), "source": s} for s, v in values],
@@ -216,7 +218,7 @@ async def alter_configs(session: Session, request: requests.AlterConfigs, versio
     async def change(resource: requests.AlterConfigsResource) -> dict[str, Any]:
         state = await _state_to_alter(session, resource["resource_name"])
         changes: dict[str, Any] = dict.fromkeys(
-            name for name in state.configs if name != KEY_FORMAT_SETTING and not is_managed(name)
+            name for name in state.configs if name not in _OF_KEYS and not is_managed(name)
         )
         return changes | parse_configs({c["name"]: c["value"] for c in resource["configs"]})
 

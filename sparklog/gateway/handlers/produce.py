@@ -13,12 +13,14 @@ from sparklog.errors import (
     InvalidRequestError,
     InvalidTopicError,
     MessageTooLargeError,
+    SchemaMismatchError,
     SparklogError,
     TransactionAbortedError,
     UnknownSchemaError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
+from sparklog.gateway.backend.key_schemas import set_key_schema
 from sparklog.gateway.handlers.cluster import node_endpoints
 from sparklog.gateway.handlers.entries import share_turns
 from sparklog.gateway.handlers.names import UNNAMED, is_partition, is_topic_name, is_transactional_id
@@ -36,7 +38,13 @@ from sparklog.kafka.records.errors import (
     UnsupportedCodecError,
     without_frames,
 )
-from sparklog.kafka.values.schemas import Schemas, SchemasNotLoadedError, value_subject
+from sparklog.kafka.values.schemas import (
+    KeySchemaMissingError,
+    Schemas,
+    SchemasNotLoadedError,
+    key_subject,
+    value_subject,
+)
 from sparklog.kafka.wire import requests, responses
 from sparklog.kafka.wire.errors import Kafka, code_of, coordinator_code, kafka_code, text_of
 from sparklog.log.model.inflated_memory import InflatedMemory
@@ -55,7 +63,7 @@ INLINE_BYTES, because the records can be much larger than the batch."""
 ZSTD_FROM = 7
 """First version of PRODUCE that has zstd."""
 TIMEOUT_MS_MAX = 86_400_000
-LOADS_MAX = 3
+LOADS_MAX = 5
 """Largest number of times that a request is converted again after missing schemas were loaded."""
 
 
@@ -218,22 +226,61 @@ async def _convert(session: Session, partitions: list[_Partition]) -> list[_Conv
     return outcomes
 
 
-async def _convert_loaded(session: Session, partitions: Sequence[_Partition]) -> list[_Converted]:
-    """Convert the records of all partitions, and load the schemas that they need."""
+async def _convert_loaded(session: Session, partitions: list[_Partition]) -> list[_Converted]:
+    """Convert the records of all partitions, and load the schemas that they need. A topic whose key schema is set
+    meanwhile replaces that of its partitions."""
     outcomes = await _convert_once(session, partitions)
     for _ in range(LOADS_MAX):
+        await _set_key_schemas(session, partitions, outcomes)
         missing = {i: one for i, one in enumerate(outcomes) if isinstance(one, SchemasNotLoadedError)}
         if not missing:
             break
-        try:
-            await session.gateway.schemas.load(await session.broker(), SchemasNotLoadedError.of(missing.values()))
-        except SparklogError as e:
-            outcomes = [without_frames(e) if i in missing else one for i, one in enumerate(outcomes)]
-            break
+        if any(one.ids or one.subjects for one in missing.values()):
+            try:
+                await session.gateway.schemas.load(await session.broker(), SchemasNotLoadedError.of(missing.values()))
+            except SparklogError as e:
+                outcomes = [without_frames(e) if i in missing else one for i, one in enumerate(outcomes)]
+                break
         converted = await _convert_once(session, [partitions[i] for i in missing])
         for i, one in zip(missing, converted, strict=True):
             outcomes[i] = one
     return outcomes
+
+
+async def _set_key_schemas(session: Session, partitions: list[_Partition], outcomes: list[_Converted]) -> None:
+    """Set the key schemas of topics without one to the newest of their subjects. Their partitions get the topic and an
+    outcome by which they are converted again, or the error."""
+    results: dict[str, TopicInfo | SparklogError] = {}
+    for i, one in enumerate(outcomes):
+        if not isinstance(one, KeySchemaMissingError):
+            continue
+        if one.topic not in results:
+            try:
+                results[one.topic] = await _with_key_schema(session, partitions[i].topic)
+            except SparklogError as e:
+                results[one.topic] = without_frames(e)
+        result = results[one.topic]
+        if isinstance(result, SparklogError):
+            outcomes[i] = result
+        else:
+            partitions[i] = partitions[i]._replace(topic=result)
+            outcomes[i] = SchemasNotLoadedError()
+
+
+async def _with_key_schema(session: Session, topic: TopicInfo) -> TopicInfo:
+    """Set the key schema of a topic. Raises InvalidRecordError: The registry has none that fits; and the errors of the
+    registry and the broker."""
+    broker, schemas, subject = await session.broker(), session.gateway.schemas, key_subject(topic.name)
+    await schemas.load(broker, SchemasNotLoadedError(subjects=[subject]))
+    newest = schemas.newest(subject)
+    if newest is None:
+        raise InvalidRecordError({0: f"{KeySchemaMissingError(topic.name)}"})
+    try:
+        return await set_key_schema(broker, session.gateway.topics, topic, *newest)
+    except SchemaMismatchError as e:
+        raise InvalidRecordError(
+            {0: f"the newest schema of {subject!r} cannot be the topic's key schema: {e}"}
+        ) from None
 
 
 async def _changed(session: Session, topics: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:

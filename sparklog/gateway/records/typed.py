@@ -14,10 +14,11 @@ import pyarrow as pa
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.row_keys import keys_of_rows
-from sparklog.errors import MessageTooLargeError
+from sparklog.errors import MessageTooLargeError, SchemaMismatchError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, assign_producer, encode_batch
 from sparklog.format.envelope_layout import no_keys_and_headers
 from sparklog.format.json_rows import SLICE_ROWS
+from sparklog.format.key_format import SCHEMA_FORMATS
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE, timestamp_bounds_ms
 from sparklog.gateway.records.memory import JSON_BYTES_MAX, JSON_PIECE_BYTES
 from sparklog.gateway.records.to_broker import batch_attributes, check_head, stored_compression
@@ -26,12 +27,13 @@ from sparklog.kafka.records import compression
 from sparklog.kafka.records.batch_v2 import BatchV2
 from sparklog.kafka.records.decode import decode_records
 from sparklog.kafka.records.errors import InvalidRecordError, places
+from sparklog.kafka.values.framed_keys import read_keys, write_keys
 from sparklog.kafka.values.framed_records import FRAMED_FORMATS, Target, rows_of_framed
 from sparklog.kafka.values.framed_rows import write_framed
 from sparklog.kafka.values.json_records import parse_rows, write_rows
-from sparklog.kafka.values.keys import values_to_parse, with_keys
+from sparklog.kafka.values.keys import Parse, values_to_parse, with_keys
 from sparklog.kafka.values.rows_at_fault import UnwritableRowError
-from sparklog.kafka.values.schemas import Schemas, value_subject
+from sparklog.kafka.values.schemas import KeySchemaMissingError, Schemas, value_subject
 
 JSON_PER_BYTE_MAX = 6
 """Largest number of bytes of JSON for a byte of text: a control character is \\u0000."""
@@ -40,7 +42,7 @@ JSON_PER_BYTE_MAX = 6
 def is_framed(topic: TopicInfo) -> bool:
     """Return True if the topic's records have schemas. They are converted on threads only: a schema of thousands of
     fields takes long for a single record."""
-    return not topic.is_envelope and topic.value_format in FRAMED_FORMATS
+    return not topic.is_envelope and (topic.value_format in FRAMED_FORMATS or topic.key_format in SCHEMA_FORMATS)
 
 
 def typed_batch(
@@ -63,7 +65,7 @@ def typed_batch(
     keys, values = envelope.column(0), envelope.column(1)
     del raw, envelope  # the values are copies
     rows = _rows_of_values(keys, values, topic, schemas, inflated_bytes_max)
-    rows = with_keys(rows, keys, topic, parse_rows)
+    rows = with_keys(rows, keys, topic, key_parser(topic, schemas, inflated_bytes_max))
     check_partition(rows, topic, partition)
     default_ms = head.max_timestamp_ms
     low = high = default_ms
@@ -90,9 +92,16 @@ def typed_batch(
 
 def _rows_of_values(keys: Any, values: Any, topic: TopicInfo, schemas: Schemas, rows_bytes_max: int) -> pa.RecordBatch:
     """Return the rows of the values, by the topic's format. Raises as `typed_batch`."""
-    if is_framed(topic):
+    if topic.value_format in FRAMED_FORMATS:
         return rows_of_framed(keys, values, topic, topic.value_format, schemas, rows_bytes_max)
     return parse_rows(values_to_parse(keys, values, topic), topic.schema, topic.name, rows_bytes_max)
+
+
+def key_parser(topic: TopicInfo, schemas: Schemas, rows_bytes_max: int) -> Parse:
+    """Return the function that parses the keys of records."""
+    if topic.key_format not in SCHEMA_FORMATS:
+        return parse_rows
+    return lambda keys, columns, _: read_keys(keys, columns, topic, schemas, rows_bytes_max)
 
 
 def _target(topic: TopicInfo) -> Target:
@@ -129,7 +138,7 @@ class TypedRows:
                     step = 1
                     continue
                 if not done:
-                    form = self._topic.value_format if is_framed(self._topic) else "JSON"
+                    form = self._topic.value_format.replace("json", "JSON")
                     raise MessageTooLargeError(
                         f"a row of topic {self._topic.name!r} has {part_bytes} bytes of {form}, at most {JSON_BYTES_MAX} "
                         "are answered: read it with a client of sparklog, or begin behind it"
@@ -150,11 +159,20 @@ class TypedRows:
     def _encode(self, rows: pa.RecordBatch) -> tuple[Any, Any]:
         """Return the keys and the values of some rows. The keys are None if the topic has no key columns."""
         topic = self._topic
-        keys = keys_of_rows([rows.column(name) for name in topic.key_columns], topic) if topic.key_columns else None
-        if is_framed(topic):
+        keys = self._keys([rows.column(name) for name in topic.key_columns]) if topic.key_columns else None
+        if topic.value_format in FRAMED_FORMATS:
             is_empty = empty_rows(rows, topic.key_columns)
             return keys, write_framed(rows, is_empty, _target(topic), self._schemas, JSON_BYTES_MAX)
         return keys, without_tombstones(write_rows(rows), rows, topic)
+
+    def _keys(self, columns: list[Any]) -> Any:
+        topic = self._topic
+        if topic.key_format not in SCHEMA_FORMATS:
+            return keys_of_rows(columns, topic)
+        try:
+            return write_keys(columns, topic, self._schemas)
+        except KeySchemaMissingError as e:
+            raise SchemaMismatchError(str(e)) from None
 
     def _timestamps(self, rows: pa.RecordBatch, header: BatchHeader) -> Any:
         column = self._topic.timestamp_column

@@ -15,9 +15,12 @@ import pyarrow.compute as pc
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.row_keys import keys_of_rows, partitions_of_rows
+from sparklog.format.key_format import SCHEMA_FORMATS
 from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
 from sparklog.kafka.records.varints import Array
-from sparklog.kafka.values.keys import shown_key
+from sparklog.kafka.values.framed_keys import unwritable_keys
+from sparklog.kafka.values.keys import SHOWN_BYTES_MAX, shown_key
+from sparklog.kafka.values.rows_at_fault import UnwritableRowError
 
 
 def without_tombstones(values: Any, rows: pa.RecordBatch, topic: TopicInfo) -> Any:
@@ -41,11 +44,18 @@ def empty_rows(rows: pa.RecordBatch, key_columns: Collection[str]) -> Array:
 
 
 def check_partition(rows: pa.RecordBatch, topic: TopicInfo, partition: int) -> None:
-    """Raise InvalidRecordError for the rows whose key chooses another partition than `partition`."""
-    if not topic.key_columns or topic.partitions == 1:
+    """Raise InvalidRecordError for the rows whose key chooses another partition than `partition`, or has no bytes in
+    the topic's key schema."""
+    has_schema = topic.key_format in SCHEMA_FORMATS
+    if not topic.key_columns or (topic.partitions == 1 and not has_schema):
         return
     columns = [rows.column(name) for name in topic.key_columns]
-    chosen = partitions_of_rows(columns, topic)
+    try:
+        chosen = partitions_of_rows(columns, topic)
+    except UnwritableRowError:
+        raise InvalidRecordError(
+            {i: f"record {i}: {reason}" for i, reason in unwritable_keys(columns, topic).items()}
+        ) from None
     wrong = np.flatnonzero(chosen != partition)[:RECORDS_NAMED_MAX]
     if not len(wrong):
         return
@@ -53,11 +63,17 @@ def check_partition(rows: pa.RecordBatch, topic: TopicInfo, partition: int) -> N
     keys = keys_of_rows([column.take(at) for column in columns], topic).to_pylist()
     raise InvalidRecordError(
         {
-            i: f"record {i} is in partition {partition} of {topic.name!r}, but its key {shown_key(key)} belongs to "
+            i: f"record {i} is in partition {partition} of {topic.name!r}, but its key {_shown(key, topic)} belongs to "
             f"partition {chosen[i]} of {topic.partitions}; {_rule_of(topic, key)}"
             for i, key in zip(wrong.tolist(), keys, strict=True)
         }
     )
+
+
+def _shown(key: bytes | None, topic: TopicInfo) -> str:
+    if key is not None and topic.key_format in SCHEMA_FORMATS:
+        return f"{key[:SHOWN_BYTES_MAX].hex()} (schema {int.from_bytes(key[1:5], 'big')})"
+    return shown_key(key)
 
 
 def _rule_of(topic: TopicInfo, key: bytes | None) -> str:
@@ -68,6 +84,12 @@ def _rule_of(topic: TopicInfo, key: bytes | None) -> str:
         )
     if key is None:
         return "send the key, or name the partition for rows without a key"
+    if topic.key_format in SCHEMA_FORMATS:
+        return (
+            f"kafka.key.format={topic.key_format}: send exactly these bytes as the key, which are those of the topic's key "
+            "schema, with the partitioner murmur2 (librdkafka: partitioner=murmur2_random), and refresh the metadata if "
+            "the topic has got partitions"
+        )
     return (
         f"kafka.key.format={topic.key_format}: send exactly these bytes as the key, with the partitioner murmur2 "
         "(librdkafka: partitioner=murmur2_random), and refresh the metadata if the topic has got partitions"

@@ -18,11 +18,13 @@ import msgspec
 from sparklog.errors import ClusterAuthorizationFailedError, InvalidConfigError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.rest.subject_topics import SubjectTopics
-from sparklog.gateway.schemas.operations import Outcome, Request, referenced_subjects
+from sparklog.gateway.schemas.operations import Outcome, Request, referenced_subjects, register
+from sparklog.gateway.schemas.own_registry import newest_id
 from sparklog.gateway.schemas.registry_log import PAUSE_S, RegistryLog
 from sparklog.gateway.schemas.routes import Route, Scope, find_route, topic_of
 from sparklog.gateway.schemas.state import Record, RegistryState
 from sparklog.kafka.schemas.errors import FORBIDDEN, STORE_FAILED, TIMED_OUT, RegistryError
+from sparklog.kafka.schemas.schema_types import Parsed
 from sparklog.protocol.schema_messages import (
     SUBJECTS_PER_REQUEST_MAX,
     SchemaRecord,
@@ -79,10 +81,20 @@ class SchemaService:
             state = self._log.state
             outcome = await self._run(route, state, request)
             if outcome.schema is not None:
-                await self._topics.prepare(broker, request.subject, outcome.schema)
+                await self._topics.prepare(broker, request.subject, outcome.schema, self._newest)
             if not outcome.records or await self._append(broker, route, topics, outcome.records, state.offset):
+                if route.run is register:
+                    await self._topics.set_key_schema(broker, request.subject, self._newest)
                 return outcome.body
             await asyncio.sleep(PAUSE_S)
+
+    async def _newest(self, subject: str) -> tuple[int, Parsed] | None:
+        """Return the newest schema of a subject with its id; None without one. Raises RegistryError."""
+        state = self._log.state
+        schema_id = newest_id(state, subject)
+        if schema_id is None:
+            return None
+        return schema_id, await self._log.run(partial(self._log.schemas.stored, state, schema_id))
 
     async def _run(self, route: Route, state: RegistryState, request: Request) -> Outcome:
         if not route.has_schema:

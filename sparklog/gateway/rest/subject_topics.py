@@ -1,6 +1,14 @@
-"""The topics of subjects: a new version of `TOPIC-value` creates the topic, or gives it new and wider columns."""
+"""The topics of subjects.
+
+| new version of | effect |
+|---|---|
+| `TOPIC-value` | creates the topic, or gives it new and wider columns |
+| `TOPIC-key` | becomes the key schema of the topic, which has none yet |
+"""
 
 from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
 
 import pyarrow as pa
 
@@ -13,14 +21,22 @@ from sparklog.errors import (
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
-from sparklog.format.key_format import VALUE_FORMAT_SETTING
+from sparklog.format.key_format import (
+    KEY_FORMAT_SETTING,
+    KEY_SCHEMA_SETTING,
+    SCHEMA_FORMATS,
+    VALUE_FORMAT_SETTING,
+    PinnedSchema,
+)
 from sparklog.format.schema_evolution import growth
 from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.gateway.backend.key_schemas import set_key_schema
 from sparklog.gateway.backend.topics import Topics
 from sparklog.kafka.schemas.avro import AvroSchema
 from sparklog.kafka.schemas.errors import FORBIDDEN, INCOMPATIBLE, INVALID_SCHEMA, RegistryError
 from sparklog.kafka.schemas.protobuf import ProtobufSchema
 from sparklog.kafka.schemas.schema_types import Parsed
+from sparklog.kafka.values.framed_keys import check_key_schema, columns_of_keys, key_columns_of, pinned_schema
 from sparklog.kafka.values.framed_records import (
     AVRO,
     FRAMED_FORMATS,
@@ -29,14 +45,18 @@ from sparklog.kafka.values.framed_records import (
     check_columns,
     columns_of_schema,
 )
-from sparklog.kafka.values.schemas import VALUE_SUFFIX
+from sparklog.kafka.values.schemas import KEY_SUFFIX, VALUE_SUFFIX, key_subject
 from sparklog.protocol.apis import Api
+from sparklog.protocol.base import ConfigValue
 from sparklog.protocol.topic_messages import (
     AlterSchemaRequest,
     AlterSchemaResponse,
     CreateTopicRequest,
     CreateTopicResponse,
 )
+
+Newest = Callable[[str], Awaitable[tuple[int, Parsed] | None]]
+"""Function that returns the newest schema of a subject with its id; None without one."""
 
 
 class SubjectTopics:
@@ -47,23 +67,26 @@ class SubjectTopics:
         self._topics = topics
         self._changes_topics = changes_topics
 
-    async def prepare(self, broker: BrokerConnection, subject: str, schema: Parsed) -> None:
-        """Create the topic of a subject, or change its columns, for the records of a new version. Repeatable. Raises
-        RegistryError: The topic cannot have such records; and the broker's errors."""
-        name = subject.removesuffix(VALUE_SUFFIX)
-        if not name or name == subject:
-            return
+    async def prepare(self, broker: BrokerConnection, subject: str, schema: Parsed, newest: Newest) -> None:
+        """Create the topic of a subject, or change its columns, for the records of a new version. `newest`: function
+        that returns the newest schema of a subject. Repeatable. Raises RegistryError: The topic cannot have such
+        records; and the broker's errors."""
         form = _form_of(schema)
-        try:
-            topic = await self._topics.look_up(broker, name)
-        except (UnknownTopicOrPartitionError, TopicAuthorizationFailedError):
-            if form != JSON_SCHEMA and self._changes_topics:
-                await self._create(broker, name, form, schema)
+        if subject.endswith(KEY_SUFFIX):
+            topic = await self._look_up(broker, subject.removesuffix(KEY_SUFFIX))
+            if isinstance(topic, TopicInfo):
+                _check_key(topic, form, schema)
             return
-        except SparklogError as e:
-            if e.retriable:
-                raise
-            return  # no topic can have this name
+        name = subject.removesuffix(VALUE_SUFFIX)
+        if name == subject:
+            return
+        topic = await self._look_up(broker, name)
+        if isinstance(topic, str):
+            if form != JSON_SCHEMA and self._changes_topics:
+                await self._create(broker, name, form, schema, await newest(key_subject(name)))
+            return
+        if topic is None:
+            return
         if topic.is_envelope or topic.value_format not in FRAMED_FORMATS:
             return
         if topic.value_format != form:
@@ -77,13 +100,51 @@ class SubjectTopics:
         except SchemaMismatchError as e:
             raise RegistryError(INCOMPATIBLE, f"records of the schema do not fit the topic {name}: {e}") from None
 
-    async def _create(self, broker: BrokerConnection, name: str, form: str, schema: Parsed) -> None:
+    async def set_key_schema(self, broker: BrokerConnection, subject: str, newest: Newest) -> None:
+        """Give the topic of a key's subject the newest version as its key schema, if it has none. Raises RegistryError;
+        and the broker's errors."""
+        if not subject.endswith(KEY_SUFFIX):
+            return
+        topic = await self._look_up(broker, subject.removesuffix(KEY_SUFFIX))
+        if not isinstance(topic, TopicInfo) or topic.key_schema or topic.key_format not in SCHEMA_FORMATS:
+            return
+        registered = await newest(subject)
+        if registered is None:
+            return
         try:
-            columns = columns_of_schema(schema)
+            await set_key_schema(broker, self._topics, topic, *registered)
+        except TopicAuthorizationFailedError:
+            raise RegistryError(FORBIDDEN, f"User is denied to write to the topic {topic.name}") from None
+        except SchemaMismatchError as e:
+            raise _unfit_key(topic, e) from None
+
+    async def _look_up(self, broker: BrokerConnection, name: str) -> TopicInfo | str | None:
+        """Return a topic; its name if it does not exist, None if no topic can have the name."""
+        if not name:
+            return None
+        try:
+            return await self._topics.look_up(broker, name)
+        except (UnknownTopicOrPartitionError, TopicAuthorizationFailedError):
+            return name
+        except SparklogError as e:
+            if e.retriable:
+                raise
+            return None
+
+    async def _create(
+        self, broker: BrokerConnection, name: str, form: str, schema: Parsed, key: tuple[int, Parsed] | None
+    ) -> None:
+        """Create a topic. `key`: newest schema of its keys; None: it gets no key columns."""
+        configs: dict[str, ConfigValue] = {VALUE_FORMAT_SETTING: form}
+        try:
+            columns, key_names = columns_of_schema(schema), list[str]()
+            if key is not None:
+                columns, key_names = _with_key_columns(columns, key[1])
+                configs |= {KEY_FORMAT_SETTING: _form_of(key[1]), KEY_SCHEMA_SETTING: pinned_schema(*key).text}
         except SchemaMismatchError as e:
             raise RegistryError(INVALID_SCHEMA, f"topic {name} cannot be created with its columns: {e}") from None
         request = CreateTopicRequest(
-            name, arrow_schema=columns.serialize().to_pybytes(), configs={VALUE_FORMAT_SETTING: form}
+            name, arrow_schema=columns.serialize().to_pybytes(), key_columns=key_names, configs=configs
         )
         try:
             await broker.ask(Api.CREATE_TOPIC, request, CreateTopicResponse)
@@ -117,6 +178,40 @@ class SubjectTopics:
         except InvalidTopicError as e:
             raise SchemaMismatchError(str(e)) from None
         self._topics.doubt(topic.name)
+
+
+def _check_key(topic: TopicInfo, form: str, schema: Parsed) -> None:
+    """Raise RegistryError if a topic cannot have keys of a new version of its subject."""
+    if topic.key_format not in SCHEMA_FORMATS:
+        return
+    if topic.key_format != form:
+        raise RegistryError(
+            INCOMPATIBLE, f"topic {topic.name} has {KEY_FORMAT_SETTING}={topic.key_format}: register such a schema"
+        )
+    if topic.key_schema:
+        raise RegistryError(
+            INCOMPATIBLE,
+            f"topic {topic.name} has the key schema {PinnedSchema.read(topic.key_schema).id} for life, because keys of "
+            "another one would go to other partitions: create a new topic",
+        )
+    try:
+        check_key_schema(schema, form, columns_of_keys(topic))
+    except SchemaMismatchError as e:
+        raise _unfit_key(topic, e) from None
+
+
+def _unfit_key(topic: TopicInfo, error: SchemaMismatchError) -> RegistryError:
+    return RegistryError(INCOMPATIBLE, f"keys of the schema do not fit the topic {topic.name}: {error}")
+
+
+def _with_key_columns(columns: pa.Schema, key: Parsed) -> tuple[pa.Schema, list[str]]:
+    """Return the columns of a new topic with those of its keys, and their names. A column of both has the type that it
+    has in values. Raises SchemaMismatchError."""
+    of_keys = key_columns_of(key)
+    missing = [field for field in of_keys if field.name not in columns.names]
+    whole = pa.schema([*missing, *columns])
+    check_key_schema(key, _form_of(key), pa.schema([whole.field(name) for name in of_keys.names]))
+    return whole, of_keys.names
 
 
 def _form_of(schema: Parsed) -> str:

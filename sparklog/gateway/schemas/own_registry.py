@@ -46,13 +46,14 @@ class OwnRegistry:
                 state = await self._log.refresh(broker)
         except TimeoutError:
             raise BrokerNotAvailableError(f"the log of the schema registry has not answered in {READ_S:g} s") from None
-        newest = {subject: _newest_id(state, subject) for subject in subjects}
+        newest = {subject: newest_id(state, subject) for subject in subjects}
         unread = {*ids, *(one for one in newest.values() if one is not None)} - set(kept)
         schemas = await self._log.run(partial(_parse, self._log.schemas, state, unread)) if unread else {}
         return RegistryAnswer(schemas, newest)
 
 
-def _newest_id(state: RegistryState, subject: str) -> int | None:
+def newest_id(state: RegistryState, subject: str) -> int | None:
+    """Return the id of the newest schema of a subject; None without one."""
     versions = state.active(subject)
     return versions[max(versions)].schema_id if versions else None
 

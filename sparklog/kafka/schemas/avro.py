@@ -92,7 +92,8 @@ class AvroSchema(Struct):
 
     type: AvroType
     text: str
-    """The JSON without white space, as registered."""
+    """The JSON as registered, without white space, and with `"long"` for `{"type": "long"}`: clients in Java register
+    the one, those in Python the other."""
     normal_text: str
     """The JSON with full names and sorted attributes; equal for texts that differ in form only."""
     names: dict[str, AvroType]
@@ -109,7 +110,7 @@ def parse_avro(text: str, references: Iterable[AvroSchema] = ()) -> AvroSchema:
     parsed = parser.type(source, "", "", 0)
     return AvroSchema(
         parsed,
-        msgspec.json.encode(source).decode(),
+        msgspec.json.encode(_unwrapped(source)).decode(),
         msgspec.json.encode(_Normalizer().type(source, "")).decode(),
         parser.names,
     )
@@ -222,6 +223,20 @@ class _Parser:
         if source.get("logicalType") == "decimal":
             parsed.decimal = _decimal(source, size)
         return parsed
+
+
+def _unwrapped(source: Any) -> Any:
+    """Return a source that the parser has accepted without objects that only have a type."""
+    if isinstance(source, list):
+        return [_unwrapped(one) for one in source]
+    if not isinstance(source, dict):
+        return source
+    if source.keys() == {"type"}:
+        return _unwrapped(source["type"])
+    inner = {name: _unwrapped(source[name]) for name in ("items", "values") if name in source}
+    if source["type"] in ("record", "error"):
+        inner["fields"] = [field | {"type": _unwrapped(field["type"])} for field in source["fields"]]
+    return source | inner
 
 
 class _Normalizer:

@@ -80,7 +80,7 @@ def check_columns(schema: Parsed, columns: pa.Schema) -> None:
 def read_framed(values: Any, is_empty: Array, target: Target, schemas: Schemas, rows_bytes_max: int) -> Rows:
     """Decode values. `values`: array of binary. `is_empty`: True for each record without a value whose row has nulls.
     Raises InvalidRecordError; MessageTooLargeError; SchemasNotLoadedError."""
-    frames = split_frames(values)
+    frames = split_frames(values, target.part)
     refused = {i: f"record {i}: {reason}" for i, reason in frames.refused.items()}
     for i in np.flatnonzero((frames.ids < 0) & ~is_empty)[:RECORDS_NAMED_MAX].tolist():
         refused.setdefault(i, f"record {i} has no {target.part}: topic {target.topic!r} takes {target.form}")

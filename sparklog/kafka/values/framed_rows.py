@@ -38,7 +38,7 @@ def write_framed(rows: pa.RecordBatch, is_empty: Array, target: Target, schemas:
     some = rows if len(chosen) == rows.num_rows else rows.take(pa.array(chosen))
     place = f"topic {target.topic!r} and the schema {schema_id} of {target.subject!r}"
     try:
-        payloads = _write(some, schema, target, Space(bytes_max))
+        payloads = write_payloads(some, schema, target, Space(bytes_max))
     except UnwritableRowError as e:
         raise UnwritableRowError(int(chosen[e.row]), f"a row does not fit {place}: {e}") from None
     except SchemaMismatchError as e:
@@ -51,7 +51,8 @@ def write_framed(rows: pa.RecordBatch, is_empty: Array, target: Target, schemas:
     return values.take(pa.array(order, mask=is_empty))
 
 
-def _write(rows: pa.RecordBatch, schema: Parsed, target: Target, space: Space) -> Any:
+def write_payloads(rows: pa.RecordBatch, schema: Parsed, target: Target, space: Space) -> Any:
+    """Return the records of rows without their frames, as a binary array. Raises as `write_framed`."""
     if isinstance(schema, AvroSchema) and target.form == AVRO:
         return write_avro(rows, schema.type, space)
     if isinstance(schema, ProtobufSchema) and target.form == PROTOBUF:

@@ -28,8 +28,8 @@ class Frames(NamedTuple):
     """Reasons by the index of the record."""
 
 
-def split_frames(values: Any) -> Frames:
-    """Split values, an array of binary."""
+def split_frames(values: Any, part: str = "value") -> Frames:
+    """Split values, an array of binary. `part`: the part of the records that they are, for errors."""
     count = len(values)
     offsets = np.frombuffer(values.buffers()[1], np.int32, count + 1, 4 * values.offset).astype(np.int64)
     body = values.buffers()[2]
@@ -46,7 +46,7 @@ def split_frames(values: Any) -> Frames:
     for i in np.flatnonzero(is_set & ~is_framed)[:RECORDS_NAMED_MAX].tolist():
         size = int(ends[i] - begins[i])
         reason = f"it has {size} bytes" if size < FRAME_BYTES else f"it begins with the byte {data[begins[i]]}"
-        refused[i] = f"its value has no schema id: {reason}; a value begins with a byte 0 and the id in four bytes"
+        refused[i] = f"its {part} has no schema id: {reason}; a {part} begins with a byte 0 and the id in four bytes"
     return Frames(ids, byte_slices(data, np.where(is_framed, begins + FRAME_BYTES, begins), ends), refused)
 
 

@@ -24,8 +24,9 @@ import pyarrow.compute as pc
 
 from sparklog.format.canonical_json import canonical_keys, key_slices
 from sparklog.format.key_equality import canonical_key
-from sparklog.format.key_format import JSON, TEXT, default_key_format
+from sparklog.format.key_format import JSON, SCHEMA_FORMATS, TEXT, default_key_format
 from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError, keyless, places
+from sparklog.kafka.values.schemas import key_subject
 
 SHOWN_BYTES_MAX = 200
 """Largest number of bytes of a key that an error shows."""
@@ -47,6 +48,9 @@ class RowForm(Protocol):
 
     @property
     def key_format(self) -> str: ...
+
+    @property
+    def key_schema(self) -> str: ...
 
     @property
     def is_compacted(self) -> bool: ...
@@ -71,9 +75,9 @@ def values_to_parse(keys: Any, values: Any, topic: RowForm) -> Any:
 
 
 def with_keys(rows: pa.RecordBatch, keys: Any, topic: RowForm, parse: Parse) -> pa.RecordBatch:
-    """Return the rows with the key columns of the records' keys. `parse`: function that parses the JSON objects of
-    keys. Raises InvalidRecordError: A key does not fit the topic or contradicts its value, or a compacted topic gets a
-    row without a key."""
+    """Return the rows with the key columns of the records' keys. `parse`: function that parses keys that are JSON
+    objects, or have schemas. Raises InvalidRecordError: A key does not fit the topic or contradicts its value, or a
+    compacted topic gets a row without a key."""
     if not topic.key_columns:
         return rows
     if topic.key_format == JSON and keys.null_count < len(keys):
@@ -149,13 +153,13 @@ def _spread(column: Any, indices: Any, rows: int) -> Any:
 def _key_columns(keys: Any, topic: RowForm, parse: Parse) -> Iterator[tuple[Any, list[Any]]]:
     """Yield the indices of records whose key has columns, with the columns. Raises InvalidRecordError."""
     if topic.key_format:
-        is_object = keys.is_valid() if topic.key_format == JSON else None
+        is_object = keys.is_valid() if topic.key_format in (JSON, *SCHEMA_FORMATS) else None
         is_text = keys.is_valid() if topic.key_format == TEXT else None
     else:
         is_object = pc.fill_null(pc.match_substring_regex(keys, r"^\s*\{"), False)
         has_texts = default_key_format(topic.schema, topic.key_columns) == TEXT
         is_text = pc.and_not(keys.is_valid(), is_object) if has_texts else None
-    for mask, columns_of in ((is_object, partial(_columns_of_json, parse)), (is_text, _columns_of_texts)):
+    for mask, columns_of in ((is_object, partial(_columns_of_objects, parse)), (is_text, _columns_of_texts)):
         indices = pa.array([], pa.uint64()) if mask is None else pc.indices_nonzero(mask)
         if len(indices):
             yield indices, columns_of(keys if len(indices) == len(keys) else keys.take(indices), indices, topic)
@@ -176,14 +180,15 @@ def _columns_of_texts(keys: Any, indices: Any, topic: RowForm) -> list[Any]:
         raise InvalidRecordError(refused) from None
 
 
-def _columns_of_json(parse: Parse, keys: Any, indices: Any, topic: RowForm) -> list[Any]:
+def _columns_of_objects(parse: Parse, keys: Any, indices: Any, topic: RowForm) -> list[Any]:
     try:
         rows = parse(keys, _schema_of_keys(topic.schema, topic.key_columns), topic.name)
     except InvalidRecordError as e:
         refused = {}
         for i, message in e.records.items():
             record = indices[i].as_py()
-            refused[record] = f"record {record}: its key {message.removeprefix(f'record {i} ')}; {_form_of(topic)}"
+            reason = message.removeprefix(f"record {i}").lstrip(": ").removeprefix("its key ")
+            refused[record] = f"record {record}: its key {reason}; {_form_of(topic)}"
         raise InvalidRecordError(refused) from None
     return [rows.column(name) for name in topic.key_columns]
 
@@ -204,5 +209,7 @@ def shown_key(key: bytes | None) -> str:
 def _form_of(topic: RowForm) -> str:
     if topic.key_format == TEXT:
         return f"kafka.key.format=text: the key is the text of the column {topic.key_columns[0]!r}"
+    if topic.key_format in SCHEMA_FORMATS:
+        return f"kafka.key.format={topic.key_format}: the key has a schema of the subject {key_subject(topic.name)!r}"
     example = ",".join(f'"{name}":…' for name in topic.key_columns)
     return f"the key is a JSON object in canonical form, {{{example:.{SHOWN_BYTES_MAX}}}}"

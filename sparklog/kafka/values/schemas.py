@@ -33,6 +33,14 @@ class SchemasNotLoadedError(BrokerNotAvailableError):
         )
 
 
+class KeySchemaMissingError(BrokerNotAvailableError):
+    """A topic has no key schema yet. The caller sets it to that of the topic's subject, and decodes again."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic!r} has no key schema yet: register one for the subject {key_subject(topic)!r}")
+        self.topic = topic
+
+
 class Schemas(Protocol):
     """The loaded schemas of a registry. Any thread can call the methods."""
 

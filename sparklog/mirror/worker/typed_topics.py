@@ -35,6 +35,7 @@ def typed_target(topic: MirroredTopic, info: TopicInfo, refused: TopicInfo, sche
         schema_id=info.schema_id,
         key_columns=info.key_columns,
         key_format=info.key_format,
+        key_schema=info.key_schema,
         is_compacted=info.is_compacted,
         timestamp_column=info.timestamp_column,
         read=read,

@@ -71,6 +71,25 @@ def test_a_schema_has_one_id_in_all_subjects_and_a_version_in_each() -> None:
     assert registry.compacted() == registry.state
 
 
+def test_both_texts_of_a_primitive_type_have_one_id() -> None:
+    registry = Registry()
+    for java, python in (
+        ('"long"', '{"type": "long"}'),
+        ('["null","string"]', '["null", {"type": {"type": "string"}}]'),
+        ('{"type":"map","values":"int"}', '{"type": "map", "values": {"type": "int"}}'),
+        (
+            '{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"map","values":"string"},'
+            '"default":{"type":"x"}}]}',
+            '{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"map","values":{"type":"string"}},'
+            '"default":{"type":"x"}}]}',
+        ),
+    ):
+        registry.ask("PUT", "/config", {"compatibility": "NONE"})
+        schema_id = registry.register("a", python)
+        assert registry.register("a", java) == schema_id
+        assert registry.ask("GET", f"/schemas/ids/{schema_id}") == {"schema": java}
+
+
 def test_normalized_schemas_of_one_meaning_have_one_id() -> None:
     registry = Registry()
     other = json.dumps({"fields": [{"type": {"type": "int"}, "name": "a"}], "name": "R", "type": "record"})

@@ -34,6 +34,7 @@ MORE_REQUESTS: list[tuple[Api, Message]] = [
     (Api.INIT_PRODUCER_ID, txn.InitProducerIdRequest()),
     (Api.PRODUCE, m.ProduceRequest(-1, 1, [m.ProducePartition("flights", 0, 1)], "__shared:query")),
     (Api.ABORT_TRANSACTION, txn.AbortTransactionRequest("orders")),
+    (Api.ALTER_TOPIC, topics.AlterTopicRequest("orders", {"kafka.key.schema": '{"id":1}'})),
     (Api.DESCRIBE_USER_SCRAM_CREDENTIALS, DescribeUserScramCredentialsRequest()),
 ]
 EVERY_REQUEST = [*REQUESTS.items(), *MORE_REQUESTS]

@@ -112,6 +112,7 @@ REQUESTS_ABOUT: dict[Api, Callable[[Names], Message | tuple[Message, bytes]]] = 
     ),
 }
 MORE_REQUESTS: list[tuple[Api, Callable[[Names], Message | tuple[Message, bytes]]]] = [
+    (Api.ALTER_TOPIC, lambda n: topics.AlterTopicRequest(n.topic, {"kafka.key.schema": '{"id":1}'})),
     (Api.DESCRIBE_USER_SCRAM_CREDENTIALS, lambda n: sasl.DescribeUserScramCredentialsRequest()),
     (Api.INIT_PRODUCER_ID, lambda n: txn.InitProducerIdRequest()),
     (Api.FIND_COORDINATOR, lambda n: groups.FindCoordinatorRequest(n.transactional_id, 1)),
