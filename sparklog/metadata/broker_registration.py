@@ -160,7 +160,7 @@ class BrokerRegistration:
             return
         finally:
             self._is_registering = False
-            if self._must_retry and self._is_unregistered:
+            if self._must_retry:
                 self._call(self._retry)
 
     def _retry(self) -> None:

@@ -59,7 +59,7 @@ def breaks() -> list[Break]:
 
 def tests_of(file: str, *, quick: bool = False) -> tuple[str, ...]:
     """Return the paths of CONTRIBUTING's row for the folder of a file. If `quick`, the unit tests that import its
-    module, those of its own folder first; if there are none, the unit tests of the row."""
+    module, first that of its name and those of its own folder; if there are none, the unit tests of the row."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| (`[^|]+/`) \| `(tests/[^`|]+)` \|$", text)
     paths = {folder: tuple(tests.split()) for names, tests in rows for folder in re.findall(r"`([^`]+)`", names)}
@@ -78,7 +78,10 @@ def _importing(file: str, first: tuple[str, ...]) -> tuple[str, ...]:
     )
     modules = [path for path in (ROOT / "tests/unit").rglob("test_*.py") if imports.search(path.read_text("utf-8"))]
     return tuple(
-        sorted((path.relative_to(ROOT).as_posix() for path in modules), key=lambda p: (not p.startswith(first), p))
+        sorted(
+            (path.relative_to(ROOT).as_posix() for path in modules),
+            key=lambda p: (not p.endswith(f"/test_{name}.py"), not p.startswith(first), p),
+        )
     )
 
 

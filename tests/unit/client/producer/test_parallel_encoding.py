@@ -133,6 +133,7 @@ def test_batches_that_grow_beyond_the_limit_are_not_compressed() -> None:
     compressed = len(encoder.encode(rows, info()).payload)
     encoded = encoder.encode_whole(rows, info(max_message_bytes=compressed - 1))
     assert len(encoded.payload) <= min(compressed - 1, estimated_bytes(rows))
+    assert len(encoder.encode_whole(rows, info(max_message_bytes=compressed)).payload) == compressed
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
