@@ -1,8 +1,8 @@
 """Protobuf schemas: texts and descriptors, and Confluent's rules of compatibility.
 
-A schema is the text of a .proto file, or a FileDescriptorProto in base64, which Python's clients register. The library
-`protobuf` checks descriptors. `protoc` of `grpcio-tools` compiles texts, in a process of its own with limits, because
-texts are a client's input.
+A schema is the text of a .proto file, or a FileDescriptorProto in base64, which Python's clients register and
+`protobuf_text` writes as a text. The library `protobuf` checks descriptors. `protoc` of `grpcio-tools` compiles texts,
+in a process of its own with limits, because texts are a client's input.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from msgspec import Struct
 
 from sparklog.kafka.schemas.comparison import Comparison
 from sparklog.kafka.schemas.errors import invalid_schema
+from sparklog.kafka.schemas.protobuf_text import UnknownPartError, proto_text
 from sparklog.security.optional import require
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ class ProtobufSchema(Struct, eq=False):
     """A parsed schema."""
 
     text: str
-    """The text as registered."""
+    """The text as registered, or that of a registered descriptor: the descriptor in base64 if it has none."""
     compiled: bytes
     """The FileDescriptorProto without file name, comments and JSON names; equal for texts of the same meaning."""
     references: dict[str, ProtobufSchema]
@@ -89,7 +91,10 @@ def parse_protobuf(text: str, references: Mapping[str, ProtobufSchema]) -> Proto
         data = b""
     file = _decode(data) if data else _decode(_compile(text, references))
     schema = ProtobufSchema(text, _canonical(file), dict(references))
-    _check_links(schema)
+    names = _check_links(schema)
+    if data:
+        with suppress(UnknownPartError):
+            schema.text = proto_text(file, names)
     return schema
 
 
@@ -127,17 +132,35 @@ def _all_messages(messages: Any) -> Iterator[DescriptorProto]:
         yield from _all_messages(message.nested_type)
 
 
-def _check_links(schema: ProtobufSchema) -> None:
-    """Link the descriptor with those that it imports. Raises RegistryError."""
+def _check_links(schema: ProtobufSchema) -> set[str]:
+    """Link the descriptor with those that it imports, and return the full names of all definitions. Raises
+    RegistryError."""
     from google.protobuf.descriptor_pool import DescriptorPool
 
-    pool = DescriptorPool()
+    pool, names = DescriptorPool(), set[str]()
     try:
         for file in linked_files(schema):
             pool.AddSerializedFile(file.SerializeToString())
             pool.FindFileByName(file.name)
+            names.update(_definitions(file))
     except (TypeError, KeyError, ValueError) as e:
         raise invalid_schema(f"it cannot be linked with its imports: {str(e)[:500]}") from None
+    return names
+
+
+def _definitions(file: FileDescriptorProto) -> Iterator[str]:
+    """Yield the full names of a file's definitions."""
+    prefix = f"{file.package}." if file.package else ""
+    for message, name in _named(file.message_type, prefix):
+        yield name
+        for part in (*message.field, *message.extension, *message.enum_type, *message.oneof_decl):
+            yield f"{name}.{part.name}"
+        for enum in message.enum_type:
+            yield from (f"{name}.{value.name}" for value in enum.value)
+    for enum in file.enum_type:
+        yield from (f"{prefix}{value.name}" for value in enum.value)
+    for part in (*file.enum_type, *file.service, *file.extension):
+        yield f"{prefix}{part.name}"
 
 
 def linked_files(schema: ProtobufSchema) -> Iterator[FileDescriptorProto]:

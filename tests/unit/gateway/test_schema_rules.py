@@ -301,6 +301,51 @@ def test_texts_of_protobuf_are_compiled_apart_and_equal_their_descriptors() -> N
         parse(PROTOBUF, 'syntax = "proto3";', {"../../m.proto": first})
 
 
+TEXTS = [
+    P2
+    + """package a.b; import "google/protobuf/timestamp.proto"; import "google/protobuf/any.proto";
+    option java_package = "x\\"\\303\\251"; option optimize_for = CODE_SIZE; option java_multiple_files = true;
+    message M {
+      option deprecated = true; message Z {} map<string, Z> m = 1; message Y {}
+      optional group G = 2 { optional int32 x = 1; repeated group H = 4 { required Z z = 1; } }
+      oneof o { int32 p = 5; group Q = 6 { optional string s = 1; } string r = 7 [default = "a\\"\\n"]; }
+      optional bytes by = 8 [default = "\\001\\377\\""]; optional double d = 9 [default = inf];
+      optional float f = 10 [default = -nan]; optional double g2 = 30 [default = 1e300];
+      optional E e = 11 [default = B, deprecated = true]; repeated int32 k = 12 [packed = true, json_name = "odd"];
+      enum E { option allow_alias = true; A = 0; B = 1; C = 1 [deprecated = true]; reserved -5 to -2, 9; reserved "D"; }
+      extensions 100 to 199; extensions 1000 to max; reserved 50, 60 to 70; reserved "foo", "bar";
+      optional google.protobuf.Timestamp t = 20; optional .a.b.N n = 21;
+      extend N { optional M mm = 101; optional group EG = 102 { optional int32 q = 1; } }
+      message X { optional N N = 1; optional .a.b.N other = 2; }
+    }
+    message N { extensions 100 to 200; } extend N { repeated string ext = 110; optional group TG = 111 {} }
+    message Last {}
+    service S {
+      option deprecated = true; rpc One(M) returns (stream N);
+      rpc Two(stream .a.b.M) returns (google.protobuf.Any) { option idempotency_level = IDEMPOTENT; }
+    }""",
+    """message A {
+      optional int32 a = 1; oneof x { string b = 2; B c = 3; } repeated E e = 4; map<int32, E> f = 5; message E2 {}
+      map<string, E2> g = 6; enum I { Z = 0; } I i = 7; repeated uint64 u = 8 [packed = false]; E2 q = 9;
+    } message B {} enum E { ZERO = 0; NEG = -1; }""",
+    """package a; message a { message a { a a = 1; .a.a.a b = 2; .a.a c = 3; } .a.a.a d = 1; } message b { a x = 1; }""",
+]
+
+
+@for_each("text", TEXTS)
+def test_the_text_of_a_descriptor_means_the_same(text: str) -> None:
+    own = parsed(PROTOBUF, descriptor(text))
+    again = parsed(PROTOBUF, descriptor(own.text))
+    assert own.text.startswith("syntax = ")
+    assert again.compiled == own.compiled  # type: ignore[union-attr]
+
+
+def test_a_descriptor_with_an_option_of_its_own_stays_a_descriptor() -> None:
+    text = 'import "google/protobuf/descriptor.proto"; extend google.protobuf.FieldOptions { string own = 50001; } '
+    base64_text = descriptor(text + 'message M { string a = 1 [(own) = "x"]; }')
+    assert parsed(PROTOBUF, base64_text).text == base64_text
+
+
 def test_a_comparison_of_very_many_pairs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "STEPS_MAX", 1_000)
     wide = [record(name=f"R{i}") for i in range(40)]
