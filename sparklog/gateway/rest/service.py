@@ -69,7 +69,11 @@ class SchemaService:
     async def _answer(self, broker: BrokerConnection, method: str, target: str, body: bytes) -> Any:
         path, _, query = target.partition("?")
         route, request = find_route(method, path)
-        request = request._replace(query=_query(query), body=_object(body) if method in ("POST", "PUT") else {})
+        request = request._replace(
+            query=_query(query),
+            body=_object(body) if method in ("POST", "PUT") else {},
+            cluster_id=broker.broker.cluster_id,
+        )
         topics = [topic_of(request.subject)] if route.scope is Scope.SUBJECT else []
         await self._permit(broker, route, topics)
         if route.has_schema:

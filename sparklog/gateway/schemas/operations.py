@@ -31,6 +31,7 @@ from sparklog.kafka.schemas import errors as e
 from sparklog.kafka.schemas.errors import RegistryError
 from sparklog.kafka.schemas.protobuf import ProtobufSchema
 from sparklog.kafka.schemas.schema_types import Level, Parsed, SchemaType, incompatibilities, text_of
+from sparklog.version import __version__
 
 SCHEMA_BYTES_MAX = 512 * 1024
 SUBJECT_BYTES_MAX = 16 * 1024 * 1024
@@ -40,7 +41,14 @@ SUBJECTS_MAX = 20_000
 VERSIONS_MAX = 1_000
 SUBJECT_CHARS_MAX = 255
 NUMBER_MAX = 2**31 - 1
+LIST_BYTES_MAX = 16 * 1024 * 1024
+"""Largest size in bytes of the schemas in one answer."""
+_ENTRY_BYTES = 200
+"""Size in bytes that a schema in a list has beside its text."""
+REGISTRY_ID = "schema-registry"
 LATEST = "latest"
+ALL_CONTEXTS, DEFAULT_CONTEXT = ":*:", ":.:"
+"""Beginnings of a subject's name with a context. There is the default context only."""
 DEFAULT_LEVEL, DEFAULT_MODE = Level.BACKWARD, "READWRITE"
 READWRITE, READONLY, IMPORT = "READWRITE", "READONLY", "IMPORT"
 
@@ -55,6 +63,7 @@ class Request(NamedTuple):
     body: Mapping[str, Any] = {}
     visible: Collection[str] | None = None
     """Subjects that the client may describe; None for all. For requests whose subject is not in the path."""
+    cluster_id: str = ""
 
     def flag(self, name: str) -> bool:
         """Return a flag of the query."""
@@ -144,12 +153,13 @@ def referenced_subjects(body: Mapping[str, Any]) -> list[str]:
 
 
 def register(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
-    """Register a schema as the newest version of a subject. Raises RegistryError."""
+    """Register a schema as the newest version of a subject. The answer lacks the schema, as Confluent's does: clients
+    take one for the schema in their own form. Raises RegistryError."""
     subject = check_subject(request.subject)
     new = candidate(state, schemas, request)
     number = _number_of(state, subject, new.stored)
     if number is not None and new.schema_id in (None, state.subjects[subject][number].schema_id):
-        return Outcome(_registered(state, subject, number))
+        return Outcome({"id": state.subjects[subject][number].schema_id, "version": number})
     mode = mode_of(state, subject)
     if mode == READONLY:
         raise RegistryError(e.OPERATION_NOT_PERMITTED, f"Subject {subject} is in read-only mode")
@@ -162,12 +172,7 @@ def register(state: RegistryState, schemas: ParsedSchemas, request: Request) -> 
     schema_id, records = _identify(state, new)
     number = _next_number(state, subject, new)
     records.append(version_record(subject, number, Version(schema_id)))
-    return Outcome({"id": schema_id, "version": number, **_described(new.stored)}, records, new.parsed)
-
-
-def _registered(state: RegistryState, subject: str, number: int) -> dict[str, Any]:
-    schema_id = state.subjects[subject][number].schema_id
-    return {"id": schema_id, "version": number, **_described(state.schemas[schema_id])}
+    return Outcome({"id": schema_id, "version": number}, records, new.parsed)
 
 
 def _check_compatible(state: RegistryState, schemas: ParsedSchemas, subject: str, parsed: Parsed) -> None:
@@ -245,7 +250,7 @@ def look_up(state: RegistryState, schemas: ParsedSchemas, request: Request) -> O
     )
     if number is None:
         raise e.missing_schema()
-    return Outcome(_version_body(state, request.subject, number, versions[number]))
+    return Outcome(_version_body(state, request.subject, number, versions[number], request.query.get("format", "")))
 
 
 def check_compatibility(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
@@ -281,21 +286,52 @@ def _version_body(state: RegistryState, subject: str, number: int, version: Vers
 
 
 def list_subjects(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
-    """Return the names of the subjects."""
-    prefix, only = request.query.get("subjectPrefix", ""), request.flag("deletedOnly")
-    names = [
-        name
-        for name, versions in state.subjects.items()
-        if name.startswith(prefix)
-        and request.sees(name)
-        and (all(v.is_deleted for v in versions.values()) if only else request.flag("deleted") or state.active(name))
-    ]
-    return Outcome(page(sorted(names), request))
+    """Return the names of the subjects. Raises RegistryError."""
+    names = _subjects(state, request)
+    if request.flag("deletedOnly"):
+        names = [name for name in names if not state.active(name)]
+    elif not request.flag("deleted"):
+        names = [name for name in names if state.active(name)]
+    return Outcome(page(names, request))
+
+
+def _subjects(state: RegistryState, request: Request) -> list[str]:
+    """Return the subjects that begin with the request's prefix, deleted ones included."""
+    prefix = request.query.get("subjectPrefix", "").removeprefix(ALL_CONTEXTS).removeprefix(DEFAULT_CONTEXT)
+    return sorted(name for name in state.subjects if name.startswith(prefix) and request.sees(name))
+
+
+def list_schemas(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
+    """Return the versions of subjects with their schemas. Raises RegistryError."""
+    places = page(
+        [
+            (subject, number)
+            for subject in _subjects(state, request)
+            for number in _selected_versions(state.subjects[subject], request)[
+                -1 if request.flag("latestOnly") else 0 :
+            ]
+        ],
+        request,
+    )
+    size = sum(_ENTRY_BYTES + len(state.schemas[state.subjects[s][n].schema_id].text) for s, n in places)
+    if size > LIST_BYTES_MAX:
+        reason = f"the list has {size} bytes; at most {LIST_BYTES_MAX} are sent: use subjectPrefix, offset and limit"
+        raise RegistryError(e.OPERATION_NOT_PERMITTED, reason)
+    form = request.query.get("format", "")
+    return Outcome([_version_body(state, s, n, state.subjects[s][n], form) for s, n in places])
+
+
+def _selected_versions(versions: Mapping[int, Version], request: Request) -> list[int]:
+    only, deleted = request.flag("deletedOnly"), request.flag("deleted") or request.flag("deletedOnly")
+    return [n for n, one in versions.items() if (one.is_deleted or not only) and (deleted or not one.is_deleted)]
 
 
 def list_versions(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
     """Return the version numbers of a subject. Raises RegistryError."""
-    return Outcome(page(list(visible_versions(state, request)), request))
+    versions = _selected_versions(state.subjects.get(request.subject, {}), request)
+    if not versions:
+        raise e.missing_subject(request.subject)
+    return Outcome(page(versions, request))
 
 
 def show_version(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
@@ -321,7 +357,8 @@ def show_schema(state: RegistryState, schemas: ParsedSchemas, request: Request) 
     """Return the schema of an id. Raises RegistryError."""
     if not _visible_users(state, request):
         raise e.missing_schema(request.schema_id)
-    return Outcome(_described(state.schemas[request.schema_id], request.query.get("format", "")))
+    body = _described(state.schemas[request.schema_id], request.query.get("format", ""))
+    return Outcome(body | ({"maxId": state.next_id - 1} if request.flag("fetchMaxId") else {}))
 
 
 def show_schema_text(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
@@ -331,22 +368,36 @@ def show_schema_text(state: RegistryState, schemas: ParsedSchemas, request: Requ
 
 def list_schema_subjects(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
     """Return the subjects that have an id's schema. Raises RegistryError."""
-    versions = list_schema_versions(state, schemas, request).body
-    return Outcome(sorted({one["subject"] for one in versions}))
+    return Outcome(page(sorted({subject for subject, _ in _schema_versions(state, request)}), request))
 
 
 def list_schema_versions(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
     """Return the subjects and versions that have an id's schema. Raises RegistryError."""
+    versions = [{"subject": subject, "version": number} for subject, number in _schema_versions(state, request)]
+    return Outcome(page(versions, request))
+
+
+def _schema_versions(state: RegistryState, request: Request) -> list[tuple[str, int]]:
     users = _visible_users(state, request)
     if not users:
         raise e.missing_schema(request.schema_id)
-    shown = [(s, n) for s, n, version in users if request.flag("deleted") or not version.is_deleted]
-    return Outcome(page([{"subject": s, "version": n} for s, n in sorted(shown)], request))
+    return sorted((s, n) for s, n, version in users if request.flag("deleted") or not version.is_deleted)
 
 
 def list_types(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
     """Return the types of schemas."""
     return Outcome([SchemaType.JSON.value, SchemaType.PROTOBUF.value, SchemaType.AVRO.value])
+
+
+def show_cluster(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
+    """Return the id of the cluster."""
+    clusters = {"kafka-cluster": request.cluster_id, "schema-registry-cluster": REGISTRY_ID}
+    return Outcome({"id": "", "scope": {"path": [], "clusters": clusters}})
+
+
+def show_release(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
+    """Return the version of sparklog."""
+    return Outcome({"version": __version__, "commitId": ""})
 
 
 def _visible_users(state: RegistryState, request: Request) -> list[tuple[str, int, Version]]:

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from sparklog.gateway.schemas import operations as schema
 from sparklog.gateway.schemas import settings_operations as setting
-from sparklog.gateway.schemas.operations import NUMBER_MAX, Outcome, Request
+from sparklog.gateway.schemas.operations import DEFAULT_CONTEXT, NUMBER_MAX, Outcome, Request
 from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
 from sparklog.gateway.schemas.state import RegistryState
 from sparklog.kafka.schemas.errors import RegistryError
@@ -52,6 +52,9 @@ _DELETE, _SHOW, _ALTER = Operation.DELETE, Operation.DESCRIBE_CONFIGS, Operation
 ROUTES = (
     Route("GET", "/", lambda state, schemas, request: Outcome({}), Scope.NONE),
     Route("GET", "/contexts", lambda state, schemas, request: Outcome(["."]), Scope.NONE),
+    Route("GET", "/v1/metadata/id", schema.show_cluster, Scope.NONE),
+    Route("GET", "/v1/metadata/version", schema.show_release, Scope.NONE),
+    Route("GET", "/schemas", schema.list_schemas, _V),
     Route("GET", "/schemas/types", schema.list_types, Scope.NONE),
     Route("GET", "/schemas/ids/{id}", schema.show_schema, _V),
     Route("GET", "/schemas/ids/{id}/schema", schema.show_schema_text, _V),
@@ -83,6 +86,13 @@ ROUTES = (
 )
 
 
+UNSUPPORTED = {
+    "exporters": ": the registry has no exporters; move schemas with the mode IMPORT",
+    "contexts": ": the registry has the default context only",
+    "dek-registry": ": the registry keeps no keys for encryption",
+    "catalog": ": the registry has no catalog",
+}
+"""Reasons for the refusal of paths that Confluent's registry has, by their first parts."""
 _WITH_PARTS = [(route.path.rstrip("/").split("/"), route) for route in ROUTES]
 
 
@@ -100,14 +110,16 @@ def find_route(method: str, raw_path: str) -> tuple[Route, Request]:
                 return route, _request(dict(zip(names, parts, strict=True)))
     if methods:
         raise RegistryError(405, f"HTTP 405 Method Not Allowed: use {', '.join(methods)}")
-    raise RegistryError(404, "HTTP 404 Not Found")
+    reason = UNSUPPORTED.get(parts[1] if len(parts) > 1 else "", "")
+    raise RegistryError(404, f"HTTP 404 Not Found{reason}")
 
 
 def _request(parameters: dict[str, str]) -> Request:
     schema_id = parameters.get("{id}", "0")
     if not (schema_id.isascii() and schema_id.isdigit() and len(schema_id) < 11 and int(schema_id) <= NUMBER_MAX):
         raise RegistryError(404, "HTTP 404 Not Found")
-    return Request(parameters.get("{subject}", ""), parameters.get("{version}", ""), int(schema_id))
+    subject = parameters.get("{subject}", "").removeprefix(DEFAULT_CONTEXT)
+    return Request(subject, parameters.get("{version}", ""), int(schema_id))
 
 
 def topic_of(subject: str) -> str:

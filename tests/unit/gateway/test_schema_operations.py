@@ -13,6 +13,7 @@ from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
 from sparklog.gateway.schemas.routes import find_route, topic_of
 from sparklog.gateway.schemas.state import RegistryState
 from sparklog.kafka.schemas.errors import RegistryError
+from sparklog.version import __version__
 from tests.support.cases import for_each
 
 A = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]})
@@ -184,7 +185,69 @@ def test_modes_decide_about_changes_and_ids() -> None:
     assert registry.compacted() == registry.state
 
 
+LISTS = [
+    ("/subjects", ["a", "ab", "b"]),
+    ("/subjects?subjectPrefix=a", ["a", "ab"]),
+    ("/subjects?subjectPrefix=:*:", ["a", "ab", "b"]),
+    ("/subjects?subjectPrefix=:.:b", ["b"]),
+    ("/subjects?deleted=true", ["a", "ab", "b", "c"]),
+    ("/subjects?deletedOnly=true", ["c"]),
+    ("/subjects?offset=1&limit=1", ["ab"]),
+    ("/subjects?limit=0", []),
+    ("/subjects?offset=9", []),
+    ("/subjects/a/versions", [1, 3]),
+    ("/subjects/a/versions?deleted=true", [1, 2, 3]),
+    ("/subjects/a/versions?deletedOnly=true", [2]),
+    ("/subjects/a/versions?limit=1", [1]),
+    ("/subjects/:.:a/versions", [1, 3]),
+    ("/schemas", [("a", 1), ("a", 3), ("ab", 1), ("b", 1)]),
+    ("/schemas?latestOnly=true", [("a", 3), ("ab", 1), ("b", 1)]),
+    ("/schemas?subjectPrefix=a&latestOnly=true", [("a", 3), ("ab", 1)]),
+    ("/schemas?deleted=true&offset=1&limit=2", [("a", 2), ("a", 3)]),
+    ("/schemas?deletedOnly=true", [("a", 2), ("c", 1)]),
+    ("/schemas/ids/1/subjects", ["a", "ab", "b"]),
+    ("/schemas/ids/1/subjects?deleted=true", ["a", "ab", "b", "c"]),
+    ("/schemas/ids/1/subjects?offset=1&limit=1", ["ab"]),
+    ("/schemas/ids/1/versions?limit=1", [("a", 1)]),
+]
+
+
+@for_each("path, expected", LISTS)
+def test_lists_have_confluents_parameters(path: str, expected: list[Any]) -> None:
+    registry = Registry()
+    for subject, text in (("a", A), ("a", B), ("a", '"int"'), ("ab", A), ("b", A), ("c", A)):
+        registry.ask("PUT", f"/config/{subject}", {"compatibility": "NONE"})
+        registry.register(subject, text)
+    registry.ask("DELETE", "/subjects/a/versions/2")
+    registry.ask("DELETE", "/subjects/c")
+    found = registry.ask("GET", path)
+    assert [(one["subject"], one["version"]) if isinstance(one, dict) else one for one in found] == expected
+
+
+def test_a_list_of_schemas_has_texts_and_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = Registry()
+    schema_id = registry.register("a", A)
+    text = registry.ask("GET", f"/schemas/ids/{schema_id}/schema")
+    assert registry.ask("GET", "/schemas") == [{"subject": "a", "version": 1, "id": schema_id, "schema": text}]
+    assert registry.ask("GET", "/schemas", visible=set()) == []
+    assert registry.ask("GET", f"/schemas/ids/{schema_id}?fetchMaxId=true") == {"schema": text, "maxId": 1}
+    monkeypatch.setattr(operations, "LIST_BYTES_MAX", 100)
+    assert registry.code("GET", "/schemas") == 42205
+    assert registry.ask("GET", "/schemas?limit=0") == []
+
+
+def test_the_cluster_and_the_release_have_names() -> None:
+    answer = Registry().ask("GET", "/v1/metadata/id", cluster_id="c1")
+    assert answer == {
+        "id": "",
+        "scope": {"path": [], "clusters": {"kafka-cluster": "c1", "schema-registry-cluster": "schema-registry"}},
+    }
+    assert Registry().ask("GET", "/v1/metadata/version")["version"] == __version__
+
+
 REFUSALS = [
+    ("GET", "/exporters", None, 404),
+    ("GET", "/subjects/x/versions?deletedOnly=true", None, 40401),
     ("GET", "/subjects/a/versions", None, 40401),
     ("GET", "/subjects/x/versions/9", None, 40402),
     ("GET", "/subjects/x/versions/0", None, 42202),

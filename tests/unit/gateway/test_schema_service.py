@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 from sparklog.errors import BrokerNotAvailableError, CoordinatorNotAvailableError
@@ -20,6 +21,7 @@ class Log:
     """A broker's log of the registry, as connections see it."""
 
     closed = False
+    broker = SimpleNamespace(cluster_id="c")
 
     def __init__(self) -> None:
         self.records: list[Any] = []
