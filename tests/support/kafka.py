@@ -138,6 +138,12 @@ class KafkaInstallation:
             str(config),
         ]
 
+    def classes(self, name: str, jars: Sequence[tuple[str, str, str]], *, transitive: bool) -> str:
+        """The class path of other jars, from Maven. Raises MeasurementError."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._copy(self.directory / name, jars, transitive=transitive)
+        return f"{self.directory / name}/*"
+
     def token_jar(self) -> Path:
         """The delegation-token jar of Spark's connector, from Maven. Raises MeasurementError."""
         libs = self.directory / f"spark-token-provider-{SPARK_VERSION}"

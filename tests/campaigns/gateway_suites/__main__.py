@@ -1,6 +1,6 @@
 """`make gateway-suites`: tests of Kafka's clients, by their own authors, against a broker with a gateway.
 
-    python -m tests.campaigns.gateway_suites [franz-go] [librdkafka] [--run REGEX] [--short]
+    python -m tests.campaigns.gateway_suites [franz-go] [librdkafka] [schemas] [--run REGEX] [--short]
 
 Exit status 1 if a test fails that is not in the suite's list, or if a listed test passes.
 """
@@ -14,9 +14,9 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
-from tests.campaigns.gateway_suites import franz_go, librdkafka
+from tests.campaigns.gateway_suites import franz_go, librdkafka, schemas
 
-SUITES: dict[str, ModuleType] = {"franz-go": franz_go, "librdkafka": librdkafka}
+SUITES: dict[str, ModuleType] = {"franz-go": franz_go, "librdkafka": librdkafka, "schemas": schemas}
 RECORDS = 100_000
 
 
@@ -34,7 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", choices=[*SUITES, []], help="default: all")
     parser.add_argument("--records", type=int, default=RECORDS, help=f"of franz-go's large tests (default {RECORDS:,})")
-    parser.add_argument("--run", help="regular expression of the tests")
+    parser.add_argument("--run", help="regular expression of the tests; of schemas: of the clients")
     parser.add_argument("--short", action="store_true", help="only the tests of the nightly run")
     parser.add_argument("--built", type=Path, help="kgo.test, or the directory of librdkafka, from an earlier run")
     given = parser.parse_args()

@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.campaigns.gateway_suites import franz_go, librdkafka
+from tests.campaigns.gateway_suites import franz_go, librdkafka, schemas
 from tests.campaigns.gateway_suites.__main__ import lacks, short_pattern
 
 RECORDS = 2_000
@@ -15,7 +15,7 @@ RECORDS = 2_000
 
 @pytest.mark.nightly
 @pytest.mark.timeout(2400)  # librdkafka and its runner are compiled first
-@pytest.mark.parametrize("suite", [franz_go, librdkafka], ids=["franz-go", "librdkafka"])
+@pytest.mark.parametrize("suite", [franz_go, librdkafka, schemas], ids=["franz-go", "librdkafka", "schemas"])
 def test_a_share_of_the_suite_passes(suite: ModuleType, tmp_path: Path) -> None:
     missing = lacks(suite)
     if missing:
