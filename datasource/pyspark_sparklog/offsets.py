@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark_sparklog import offset_text
-from pyspark_sparklog.offset_text import IDS, INITIAL, OffsetDict
+from pyspark_sparklog.offset_text import OffsetDict
 from sparklog.errors import InvalidConfigError
+from sparklog.format.source_offsets import IDS, INITIAL
 from sparklog.types import TopicPartition
 
 Positions = dict[TopicPartition, int]

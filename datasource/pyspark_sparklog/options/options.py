@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pyspark_sparklog.offset_text import IDS, INITIAL
 from pyspark_sparklog.offsets import LONG_MAX
 from pyspark_sparklog.options.cluster_address import ClusterAddress, address_of
 from pyspark_sparklog.options.option_names import recognised
@@ -17,6 +16,7 @@ from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.range_reader import FETCH_BYTES, FETCH_WAIT_MS, REQUEST_TIMEOUT_MS
 from sparklog.errors import InvalidConfigError
 from sparklog.format.column_names import column_names
+from sparklog.format.source_offsets import IDS, INITIAL
 from sparklog.java_patterns import compile_java, matches_in_time
 from sparklog.settings import Scope, settings_of
 from sparklog.types import INTERNAL_TOPICS, UNNAMED_APP_PREFIX, check_topic_name

@@ -16,11 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark_sparklog import offset_text
 from pyspark_sparklog.lag import offsets_behind_latest
-from pyspark_sparklog.offset_text import IDS, INITIAL, RUNNER, OffsetDict, OffsetJson
+from pyspark_sparklog.offset_text import RUNNER, OffsetDict, OffsetJson
 from pyspark_sparklog.offsets import SourceOffset, nested
 from pyspark_sparklog.sink.spark_checkpoint import input_digest, location_of
 
 from sparklog.errors import InvalidConfigError
+from sparklog.format.source_offsets import IDS, INITIAL
 from sparklog.types import TopicPartition
 from tests.support.cases import for_each
 
