@@ -335,6 +335,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("mirror.source", _T, "", "Address of the mirror's source, such as kafka://host:9092, or sparklog://host:9092 for another sparklog cluster. `sparklog mirror create` sets it."),
     Setting("mirror.source.config", _T, "", "Properties file with the client settings for the source (TLS, login), on the hosts of the mirror workers; empty: plaintext."),
     Setting("mirror.source.topic.id", _T, "", "Id of the source's topic, by which a topic that was deleted and created again is recognised; empty: the source has no ids."),
+    Setting("mirror.promoted.topic.id", _T, "", "Id of the source's topic of which the topic was the copy until its promotion; empty: it was none. `sparklog mirror promote` sets it, and `sparklog checkpoint move` needs it."),
     Setting("mirror.topics", _T, "", "Regular expression of the topics that the mirror copies; topics that the source adds are created here."),
     Setting("mirror.groups", _T, "", "Regular expression of the consumer groups whose offsets the mirror copies; empty: none."),
     Setting("mirror.value.format", _T, "", "Format of the source's values, which become the columns of the topic; empty: the values stay bytes. `sparklog mirror create` sets it.", choices=("", "json", "avro", "protobuf", "json-schema")),

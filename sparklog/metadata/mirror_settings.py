@@ -1,7 +1,8 @@
 """Rules of a topic's mirror settings. A topic with `mirror.name` is mirrored: only the mirror writes to it.
 
 The mirror's definition is repeated in the settings of each of its topics, so that a mirror is the set of its topics.
-`sparklog mirror create` creates the topics with these settings, `sparklog mirror promote` removes all of them.
+`sparklog mirror create` creates the topics with these settings. `sparklog mirror promote` removes all of them, and
+keeps the id of the source's topic in `mirror.promoted.topic.id`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ NAME = "mirror.name"
 SOURCE = "mirror.source"
 SOURCE_TOPIC_ID = "mirror.source.topic.id"
 REFUSED_OF = "mirror.refused.of"
+PROMOTED_TOPIC_ID = "mirror.promoted.topic.id"
 VALUE_FORMAT = "mirror.value.format"
 SPARKLOG = "sparklog://"
 """Beginning of the address of a source that is a sparklog cluster. Its typed topics keep their columns."""
@@ -26,8 +28,13 @@ def check_mirror_settings(name: str, before: Mapping[str, object], after: Mappin
     """Check a topic's settings after a change. `before`: settings before the change; those of a new topic for a new
     topic. Raises InvalidConfigError: The change would let a mirror fill a topic that it has not created, or leave a
     part of a mirror's settings."""
+    _check_promotion(name, before, after)
     if not after.get(NAME):
-        remains = sorted(setting for setting in after if setting.startswith(MIRROR_PREFIX) and after[setting])
+        remains = sorted(
+            setting
+            for setting in after
+            if setting.startswith(MIRROR_PREFIX) and after[setting] and setting != PROMOTED_TOPIC_ID
+        )
         if remains:
             raise InvalidConfigError(
                 f"topic {name!r}: {remains[0]} without {NAME} has no effect; use 'sparklog mirror promote', which "
@@ -47,6 +54,19 @@ def check_mirror_settings(name: str, before: Mapping[str, object], after: Mappin
             )
     if not after.get(SOURCE):
         raise InvalidConfigError(f"topic {name!r}: {NAME} needs {SOURCE}, such as kafka://host:9092")
+
+
+def _check_promotion(name: str, before: Mapping[str, object], after: Mapping[str, object]) -> None:
+    """Raise InvalidConfigError for an id of which the topic was not the copy."""
+    promoted = after.get(PROMOTED_TOPIC_ID, "")
+    allowed = {"", before.get(PROMOTED_TOPIC_ID, "")}
+    if before.get(NAME) and not after.get(NAME):
+        allowed.add(before.get(SOURCE_TOPIC_ID, ""))
+    if promoted not in allowed or (promoted and after.get(NAME)):
+        raise InvalidConfigError(
+            f"topic {name!r}: {PROMOTED_TOPIC_ID} cannot be {promoted!r}: only 'sparklog mirror promote' sets it, to the "
+            f"{SOURCE_TOPIC_ID} of the topic"
+        )
 
 
 def check_mirrored_kind(name: str, configs: Mapping[str, object], *, is_typed: bool) -> None:

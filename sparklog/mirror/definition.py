@@ -11,7 +11,15 @@ from msgspec import Struct
 from sparklog.errors import InvalidConfigError
 from sparklog.format.ddl import parse_ddl
 from sparklog.format.schema import canonical_schema, require_columns
-from sparklog.metadata.mirror_settings import NAME, REFUSED_OF, SOURCE, SOURCE_TOPIC_ID, SPARKLOG, VALUE_FORMAT
+from sparklog.metadata.mirror_settings import (
+    NAME,
+    PROMOTED_TOPIC_ID,
+    REFUSED_OF,
+    SOURCE,
+    SOURCE_TOPIC_ID,
+    SPARKLOG,
+    VALUE_FORMAT,
+)
 from sparklog.settings import MIRROR_PREFIX, Scope, settings_of
 
 KAFKA = "kafka://"
@@ -172,9 +180,18 @@ def read_columns(text: str) -> list[TopicColumns]:
         ) from e
 
 
-def promoted_settings() -> dict[str, object | None]:
-    """Return the change of settings that opens a topic for writers."""
-    return {name: None for name in settings_of(Scope.TOPIC) if name.startswith(MIRROR_PREFIX)}
+def promoted_settings(source_topic_id: str = "") -> dict[str, object | None]:
+    """Return the change of settings that opens a topic for writers. `source_topic_id`: id of the source's topic, which
+    the topic keeps; "": none."""
+    removed = {name: None for name in settings_of(Scope.TOPIC) if name.startswith(MIRROR_PREFIX)}
+    return removed | {PROMOTED_TOPIC_ID: source_topic_id or None}
+
+
+def copied_topic_id(configs: Mapping[str, object]) -> str:
+    """Return the id of the source's topic of which a topic is the copy, or was until its promotion; "": it is none.
+    `configs`: settings of the topic."""
+    setting = SOURCE_TOPIC_ID if configs.get(NAME) else PROMOTED_TOPIC_ID
+    return "" if configs.get(REFUSED_OF) else str(configs.get(setting) or "")
 
 
 def with_lost(lost: Iterable[str], partition: int, first: int, end: int) -> str:

@@ -533,7 +533,7 @@ def promote_mirror(
         refused = refused_topic(topic.topic)
         if definition.is_typed and refused in infos and is_refused_topic(infos[refused], name, topic.topic):
             admin.alter_topic(refused, promoted_settings())  # first: a repetition finds the typed topic
-        admin.alter_topic(topic.topic, promoted_settings())
+        admin.alter_topic(topic.topic, promoted_settings(topic.source_topic_id))
     return [topic.topic for topic in topics]
 
 

@@ -164,6 +164,9 @@ MIRRORED = OLD.settings("abc")
         (MIRRORED, {**MIRRORED, "mirror.source": ""}, "needs mirror.source"),
         (MIRRORED, {**MIRRORED, "mirror.name": ""}, "without mirror.name"),
         ({}, {"mirror.paused": "x"}, "without mirror.name"),
+        (MIRRORED, {"mirror.promoted.topic.id": "x"}, "only 'sparklog mirror promote' sets it"),
+        (MIRRORED, {**MIRRORED, "mirror.promoted.topic.id": "abc"}, "only 'sparklog mirror promote' sets it"),
+        ({}, {"mirror.promoted.topic.id": "x"}, "only 'sparklog mirror promote' sets it"),
     ],
 )
 def test_changes_of_a_mirrors_settings_that_are_refused(
@@ -178,6 +181,9 @@ def test_changes_of_a_mirrors_settings_that_are_refused(
     [
         (MIRRORED, MIRRORED),
         (MIRRORED, {}),
+        (MIRRORED, {"mirror.promoted.topic.id": "abc"}),
+        ({"mirror.promoted.topic.id": "abc"}, {"mirror.promoted.topic.id": "abc", "retention.ms": 5}),
+        ({"mirror.promoted.topic.id": "abc"}, {}),
         (MIRRORED, {**MIRRORED, "mirror.paused": "x", "mirror.source": "kafka://new:9092"}),
         ({}, {"retention.ms": 5}),
     ],
