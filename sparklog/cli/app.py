@@ -19,6 +19,7 @@ import typer
 from sparklog.cli import (
     backup,
     broker,
+    checkpoint,
     cluster,
     conf_broker,
     consume,
@@ -98,6 +99,7 @@ app.command("restore", epilog=backup.RESTORE_EPILOG)(backup.restore)
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(lake.app, name="lake")
 app.add_typer(mirror.app, name="mirror")
+app.add_typer(checkpoint.app, name="checkpoint")
 app.command("unwrap", epilog=unwrap.EPILOG)(unwrap.unwrap)
 app.add_typer(refused.app, name="refused")
 app.add_typer(user.app, name="user")

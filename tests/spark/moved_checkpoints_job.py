@@ -1,9 +1,10 @@
-"""Queries of a real Kafka go on with their checkpoints on a mirrored topic. Prints one line of JSON.
+"""Queries go on with their checkpoints at another cluster. Prints one line of JSON.
 
-python -m tests.spark.moved_checkpoints_job KAFKA SPARKLOG GATEWAY DIRECTORY TOKEN_JAR
+python -m tests.spark.moved_checkpoints_job DIRECTORY TOKEN_JAR FORMAT SERVERS CHECKPOINT …
 
-The queries run three times: `format("kafka")` at Kafka, `format("sparklog")` at the mirror, and `format("kafka")` at
-the mirror's gateway. Between the runs it prints a line, and waits for a line: the parent sends records and mirrors.
+The queries run once for each format, address and ending of the names of their checkpoints. Between the runs it prints a
+line, and waits for a line: the parent sends records, mirrors, and moves checkpoints. TOKEN_JAR: a part of Spark's Kafka
+connector; "" for a session without it.
 """
 
 from __future__ import annotations
@@ -28,8 +29,6 @@ WAIT_S = 240
 def session(token_jar: str) -> SparkSession:
     builder = (
         SparkSession.builder.master("local[2]")
-        .config("spark.jars.excludes", "org.apache.spark:spark-token-provider-kafka-0-10_2.13")
-        .config("spark.jars", token_jar)
         .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
         .config("spark.ui.enabled", "false")
@@ -37,7 +36,10 @@ def session(token_jar: str) -> SparkSession:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.log.level", "ERROR")
     )
-    return configure_spark_with_delta_pip(builder, extra_packages=PACKAGES).getOrCreate()
+    if token_jar:
+        builder = builder.config("spark.jars.excludes", "org.apache.spark:spark-token-provider-kafka-0-10_2.13")
+        builder = builder.config("spark.jars", token_jar)
+    return configure_spark_with_delta_pip(builder, extra_packages=PACKAGES if token_jar else None).getOrCreate()
 
 
 def numbers(rows: DataFrame) -> DataFrame:
@@ -60,7 +62,7 @@ class Queries:
             "distinct": self._distinct,
         }
 
-    def run(self, format: str, servers: str) -> dict[str, str]:
+    def run(self, format: str, servers: str, checkpoint: str) -> dict[str, str]:
         """Run all queries to the present end. Returns the errors by query."""
         errors = {}
         for name, build in self._forms.items():
@@ -70,7 +72,7 @@ class Queries:
             options |= {"maxOffsetsPerTrigger": "7"} if name == "limited" else {}
             rows = self._spark.readStream.format(format).options(**options).load()
             try:
-                writer = build(rows, name).option("checkpointLocation", str(self._directory / f"{name}.checkpoint"))
+                writer = build(rows, name).option("checkpointLocation", str(self._directory / f"{name}.{checkpoint}"))
                 query = writer.trigger(availableNow=True).start()
                 query.awaitTermination(WAIT_S)
             except PySparkException as e:
@@ -127,15 +129,15 @@ class Queries:
 
 
 def main() -> None:
-    kafka, sparklog, gateway, directory, token_jar = sys.argv[1:]
+    directory, token_jar, *places = sys.argv[1:]
     spark = session(token_jar)
     queries = Queries(spark, Path(directory))
     errors = {}
-    for step, (format, servers) in enumerate([("kafka", kafka), ("sparklog", sparklog), ("kafka", gateway)]):
+    for step, (format, servers, checkpoint) in enumerate(zip(places[::3], places[1::3], places[2::3], strict=True)):
         if step:
             print(json.dumps({"step": step}), flush=True)
             sys.stdin.readline()
-        for name, error in queries.run(format, servers).items():
+        for name, error in queries.run(format, servers, checkpoint).items():
             errors[f"{step}-{name}"] = error
     print(json.dumps({"results": queries.results(), "errors": errors}), flush=True)
     spark.stop()

@@ -3,7 +3,8 @@
 Spark keeps a directory `<checkpoint>/offsets` with a file for each micro-batch. It writes the file before the batch
 runs, and reads it if the batch runs again. The file has a line with a version, a line with metadata, then one line for
 each source with the batch's end offset in that source. Spark keeps at least the last two files.
-`<checkpoint>/metadata` holds the query's id.
+`<checkpoint>/metadata` holds the query's id. A checkpoint that `sparklog checkpoint move` has written keeps the newest
+offsets as they were before the move.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import hashlib
 import json
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from sparklog.format.source_offsets import MOVED_OFFSETS
 
 FILE_CHARS_MAX = 64 << 20
 CHECKPOINT_SETTING = "spark.sql.streaming.checkpointLocation"
@@ -46,8 +49,11 @@ def input_digest(location: str, query_id: str, batch_id: int) -> str:
 
 
 def _offsets(directory: Path, batch_id: int) -> str:
-    """Return the lines of the sources in the file of a batch. Raises OSError, ValueError."""
-    _, _, sources = _text(directory / "offsets" / str(batch_id)).split("\n", 2)
+    """Return the lines of the sources in the file of a batch, as they were when the batch was planned. Raises OSError,
+    ValueError."""
+    before_move = directory / MOVED_OFFSETS / str(batch_id)
+    file = before_move if before_move.is_file() else directory / "offsets" / str(batch_id)
+    _, _, sources = _text(file).split("\n", 2)
     return sources.strip()
 
 
