@@ -12,8 +12,9 @@ from sparklog.cli.client_command import client_security
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TableFormat, open_admin, timeout_ms
 
 if TYPE_CHECKING:
-    from sparklog.client.admin.mirror_admin import MirrorDescription, MirrorPartition, MirrorPlan
+    from sparklog.client.admin.mirror_description import MirrorDescription, MirrorPartition
     from sparklog.client.admin.mirror_estimate import MirrorEstimate
+    from sparklog.client.admin.mirror_plan import MirrorPlan
 
 app = typer.Typer(help="Mirror topics of a Kafka or sparklog cluster, with the same offsets.", no_args_is_help=True)
 
@@ -146,8 +147,9 @@ def create(
 
 def _plan(bootstrap_servers: str, name: str, options: dict[str, Any], format: TableFormat) -> None:
     """Ask the source, and print the topics that the mirror would create."""
-    from sparklog.client.admin.mirror_admin import mirror_definition, open_source, plan_mirror, require_topics
+    from sparklog.client.admin.mirror_admin import mirror_definition
     from sparklog.client.admin.mirror_estimate import estimate_mirror
+    from sparklog.client.admin.mirror_plan import open_source, plan_mirror, require_topics
     from sparklog.client.net.cluster import cluster
 
     definition = mirror_definition(name, **options)

@@ -63,6 +63,11 @@ class Pause(NamedTuple):
 Judgement = Go | Skip | Pause
 
 
+def absent_text(topic: str) -> str:
+    """Return the error of a topic that the source does not show."""
+    return f"the source has no topic {topic!r}, or the mirror's user cannot describe it"
+
+
 def judge_topic(expected_id: str, source_id: str) -> Go | Pause:
     """Judge the id of the source's topic. An id that one side lacks is not compared: Kafka has ids since 2.8."""
     if expected_id and source_id and expected_id != source_id:

@@ -94,8 +94,11 @@ class MirrorSource(Protocol):
         """Close the connections."""
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, SourceTopic]:
-        """Return topics by name. `names` None: all. Topics that do not exist are absent. Raises errors of the
-        source."""
+        """Return topics by name. `names` None: all. Topics that do not exist are absent, and those that the mirror's
+        user must not describe. Raises errors of the source."""
+
+    def hidden_topics(self, names: Sequence[str]) -> set[str]:
+        """Return those of the topics that the mirror's user must not describe. Raises errors of the source."""
 
     def leader(self, topics: Mapping[str, SourceTopic], tp: TopicPartition) -> Any:
         """Return the address of a partition's leader; None: it has none."""

@@ -154,6 +154,9 @@ class SimulatedSource:
         self.is_silent = False
         """True: the next fetch is not answered."""
 
+    def hidden_topics(self, names: Sequence[str]) -> set[str]:
+        return set()
+
     # -- its life
 
     def produce(self, count: int, producer_id: int = -1) -> None:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import sparklog
 from sparklog import Admin
+from sparklog.cli.app import app
 from sparklog.client.local import LocalBroker
-from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError
+from sparklog.errors import InvalidConfigError, SaslAuthenticationFailedError, TopicAuthorizationFailedError
 from sparklog.mirror.worker.worker import GROUP_ID, MirrorWorker
-from sparklog.security.acls import CLUSTER, Operation, ResourceType
+from sparklog.security.acl_records import AclFilter
+from sparklog.security.acls import CLUSTER, Acl, Operation, ResourceType
 from tests.support.cases import for_each
 from tests.support.waiting import until
 from tests.system.secure_broker import PASSWORD, SecureBroker, now, write_identity
@@ -37,15 +41,13 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureGateway]:
     broker = SecureGateway(tmp_path_factory.mktemp("mirror-security"))
     with Admin(broker.addresses["LOCAL"]) as admin, sparklog.Producer(broker.addresses["LOCAL"]) as producer:
         admin.set_user_password("alice", PASSWORD, ["SCRAM-SHA-256", "SCRAM-SHA-512"])
-        for name in ("mine", "unreadable"):
-            admin.create_topic(name)
-            producer.send(name, b"v").result()
+        admin.create_topic("mine")
+        producer.send("mine", b"v").result()
         rights = [
             *allow("alice", ResourceType.TOPIC, "mine", *READS),
             *allow("alice", ResourceType.GROUP, "g", READS[0]),
         ]
         rights += allow("CN=robot", ResourceType.TOPIC, "mine", *READS)
-        rights += allow("alice", ResourceType.TOPIC, "unreadable", Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS)
         admin.create_acls(rights)
         admin.alter_group_offsets("g", {sparklog.TopicPartition("mine", 0): 1})
     yield broker
@@ -87,19 +89,38 @@ def settings_file(source: SecureGateway, listener: str, path: Path, **more: str)
     return str(file)
 
 
+def address(source: SecureGateway, protocol: str, listener: str) -> str:
+    return f"{protocol}://{(source.kafka if protocol == 'kafka' else source.addresses)[listener]}"
+
+
 @for_each(
-    "listener, mechanism",
-    [("SASL", "SCRAM-SHA-512"), ("BOTH", "SCRAM-SHA-256"), ("BOTH", "PLAIN"), ("MUTUAL", "")],
+    "protocol, listener, mechanism",
+    [
+        ("kafka", "SASL", "SCRAM-SHA-512"),
+        ("kafka", "BOTH", "SCRAM-SHA-256"),
+        ("kafka", "BOTH", "PLAIN"),
+        ("kafka", "MUTUAL", ""),
+        ("sparklog", "SASL", "SCRAM-SHA-256"),
+        ("sparklog", "BOTH", "SCRAM-SHA-512"),
+        ("sparklog", "MUTUAL", ""),
+    ],
 )
 def test_a_mirror_logs_in_to_its_source(
-    source: SecureGateway, target: LocalBroker, admin: Admin, tmp_path: Path, listener: str, mechanism: str
+    source: SecureGateway,
+    target: LocalBroker,
+    admin: Admin,
+    tmp_path_factory: pytest.TempPathFactory,
+    protocol: str,
+    listener: str,
+    mechanism: str,
 ) -> None:
+    tmp_path = tmp_path_factory.mktemp("login")
     more = {"sasl_mechanism": mechanism}
     if listener == "MUTUAL":
         identity = source.authority.issue("robot", (), now(), 1, broker=False)
         more = {name: str(value) for name, value in write_identity(tmp_path, "robot", identity).items()}
     config = settings_file(source, listener, tmp_path, **more)
-    url = f"kafka://{source.kafka[listener]}"
+    url = address(source, protocol, listener)
     admin.create_mirror(
         "secured", source=url, topics="mine", groups="" if listener == "MUTUAL" else "g", source_config=config
     )
@@ -107,7 +128,7 @@ def test_a_mirror_logs_in_to_its_source(
     assert worker.run_once() == {}
     worker.close()
     tp = sparklog.TopicPartition("mine", 0)
-    assert admin.list_offsets({tp: "latest"})[tp].offset == 1
+    assert admin.list_offsets({tp: "latest"})[tp].offset >= 1
     if listener != "MUTUAL":
         assert admin.list_group_offsets("g")[tp].offset == 1
         admin.delete_group("g")
@@ -130,19 +151,88 @@ def test_a_source_that_refuses_the_login_is_named(source: SecureGateway, admin: 
     assert admin.describe_mirrors() == []
 
 
-def test_a_topic_without_the_right_to_read_is_named_and_stops_no_other(
-    source: SecureGateway, target: LocalBroker, admin: Admin, tmp_path: Path
+RIGHTS = {
+    "kafka": (Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.READ),
+    "sparklog": (Operation.DESCRIBE, Operation.READ),
+}
+"""Rights of the mirror's user on a topic of the source."""
+
+
+@for_each("protocol", list(RIGHTS))
+def test_each_right_that_the_mirrors_user_lacks_is_named_and_no_topic_is_created(
+    source: SecureGateway, target: LocalBroker, admin: Admin, tmp_path: Path, protocol: str
 ) -> None:
-    config = settings_file(source, "SASL", tmp_path)
-    url = f"kafka://{source.kafka['SASL']}"
-    admin.create_mirror("partly", source=url, topics="mine,unreadable", source_config=config)
-    worker = MirrorWorker(target.bootstrap_servers)
-    errors = worker.run_once()
-    worker.close()
-    assert errors.keys() == {"unreadable"} and "TOPIC_AUTHORIZATION_FAILED" in errors["unreadable"]
-    tp = sparklog.TopicPartition("mine", 0)
-    assert admin.list_offsets({tp: "latest"})[tp].offset == 1
+    config, url = settings_file(source, "SASL", tmp_path), address(source, protocol, "SASL")
+    options: dict[str, Any] = {"source": url, "source_config": config, "topics": "mine,partly", "groups": "g,closed"}
+    command = ["mirror", "create", "refused", "--source", url, "--source-config", config, "--topics", "mine,partly"]
+    command += ["--groups", "g,closed", "--dry-run", "-b", target.bootstrap_servers]
+    with Admin(source.addresses["LOCAL"]) as there:
+        if "partly" not in there.list_topics():
+            there.create_topic("partly")
+            there.alter_group_offsets("closed", {sparklog.TopicPartition("mine", 0): 1})
+        needed = [("partly", allow("alice", ResourceType.TOPIC, "partly", right)) for right in RIGHTS[protocol]]
+        needed.append(("closed", allow("alice", ResourceType.GROUP, "closed", Operation.READ)))
+        there.create_acls([acl for _, right in needed for acl in right])
+        for name, right in needed:
+            if right[0].operation is not Operation.READ:
+                continue  # Read implies Describe, and the gateway reads settings with it
+            take_back(there, right)
+            with pytest.raises(TopicAuthorizationFailedError, match=f"lacks rights at .*{name}"):
+                admin.create_mirror("refused", **options)
+            shown = CliRunner().invoke(app, command)
+            assert isinstance(shown.exception, TopicAuthorizationFailedError) and name in str(shown.exception)
+            there.create_acls(right)
+        topic_rights = [acl for name, right in needed if name == "partly" for acl in right]
+        take_back(there, topic_rights)
+        with pytest.raises(TopicAuthorizationFailedError, match="Describe on topic 'partly' is not allowed"):
+            admin.create_mirror("refused", **options)
+        assert admin.describe_mirrors() == []
+        there.create_acls(topic_rights)
+        assert admin.create_mirror("refused", **options).error == ""
+        take_back(there, [acl for _, right in needed for acl in right])
+    admin.delete_mirror("refused")
+
+
+@for_each("protocol", list(RIGHTS))
+def test_a_right_that_is_removed_later_shows_in_status_and_the_mirror_goes_on_when_it_is_back(
+    source: SecureGateway, target: LocalBroker, admin: Admin, tmp_path: Path, protocol: str
+) -> None:
+    config, url = settings_file(source, "SASL", tmp_path), address(source, protocol, "SASL")
+    rights = [acl for right in RIGHTS[protocol] for acl in allow("alice", ResourceType.TOPIC, "taken", right)]
+    read = allow("alice", ResourceType.TOPIC, "taken", Operation.READ)
+    with Admin(source.addresses["LOCAL"]) as there, sparklog.Producer(source.addresses["LOCAL"]) as producer:
+        if "taken" not in there.list_topics():
+            there.create_topic("taken")
+        there.create_acls(rights)
+        admin.create_mirror("partly", source=url, topics="mine,taken", source_config=config)
+        for removed, words in ((read, "taken"), (rights, "the source has no topic 'taken'")):
+            take_back(there, removed)
+            producer.send("taken", b"v").result()
+            producer.send("mine", b"v").result()
+            worker = MirrorWorker(target.bootstrap_servers)
+            assert worker.run_once().keys() == {"taken"}
+            (mirror,) = admin.describe_mirrors()
+            errors = {topic.topic: topic.error for topic in mirror.topics}
+            assert words in errors["taken"] and errors["mine"] == "", errors
+            assert lags(admin)["mine"] == 0
+            there.create_acls(removed)
+            assert worker.run_once() == {}
+            worker.close()
+            (mirror,) = admin.describe_mirrors()
+            assert [topic.error for topic in mirror.topics] == ["", ""] and mirror.lag == 0
+        take_back(there, rights)
     admin.delete_mirror("partly")
+
+
+def take_back(admin: Admin, acls: list[Acl]) -> None:
+    filters = [
+        AclFilter(acl.resource_type, name=acl.name, principal=acl.principal, operation=acl.operation) for acl in acls
+    ]
+    admin.delete_acls(*filters)
+
+
+def lags(admin: Admin) -> dict[str, int]:
+    return {topic.topic: sum(p.lag for p in topic.partitions) for topic in admin.describe_mirrors()[0].topics}
 
 
 def test_a_worker_needs_the_rights_that_the_guide_lists(
@@ -175,7 +265,7 @@ def test_a_worker_needs_the_rights_that_the_guide_lists(
         thread.start()
         tp = sparklog.TopicPartition("mine", 0)
         try:
-            until(lambda: failures or admin.list_offsets({tp: "latest"})[tp].offset == 1)
+            until(lambda: failures or admin.list_offsets({tp: "latest"})[tp].offset >= 1)
             until(lambda: failures or "g" in [g.group_id for g in admin.list_groups()])
             until(lambda: failures or reported_lag(admin) == 0)
         finally:

@@ -18,6 +18,7 @@ from sparklog.client.admin import (
     group_admin,
     lake_admin,
     mirror_admin,
+    mirror_description,
     quota_admin,
     topic_admin,
     transaction_admin,
@@ -35,7 +36,7 @@ from sparklog.client.admin.group_admin import GroupDescription, GroupListing
 from sparklog.client.admin.lake_admin import LakeDescription, LakePartition
 from sparklog.client.admin.leader_states import with_figures
 from sparklog.client.admin.log_view import BatchDescription, SegmentDescription, describe_batches, describe_segments
-from sparklog.client.admin.mirror_admin import MirrorDescription, MirrorPartition, MirrorTopic
+from sparklog.client.admin.mirror_description import MirrorDescription, MirrorPartition, MirrorTopic
 from sparklog.client.admin.quota_admin import QuotaDescription
 from sparklog.client.admin.record_deletion import delete_records
 from sparklog.client.admin.schema_argument import Columns, arrow_schema_of
@@ -1012,7 +1013,7 @@ class Admin:
         infos = self._topic_infos()
         names = [] if topics is None else [one for name in topics for one in (name, refused_topic(name))]
         chosen = infos if topics is None else {name: infos[name] for name in names if name in infos}
-        return mirror_admin.describe_mirrors(self._cluster, chosen, self._timeout_ms, asks_source=asks_source)
+        return mirror_description.describe_mirrors(self._cluster, chosen, self._timeout_ms, asks_source=asks_source)
 
     @arg.takes(name=arg.text, topics=arg.optional(arg.texts), now=arg.flag, timeout_ms=arg.timeout)
     def promote_mirror(

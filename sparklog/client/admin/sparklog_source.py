@@ -20,6 +20,7 @@ from sparklog.errors import (
     LeaderNotAvailableError,
     OffsetOutOfRangeError,
     SparklogError,
+    TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
     error_from_code,
 )
@@ -71,14 +72,26 @@ class SparklogSource:
     # -- metadata
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, SourceTopic]:
-        """Return topics by name. `names` None: all. Topics that do not exist are absent. Raises errors of the
-        source."""
+        """Return topics by name. `names` None: all. Topics that do not exist are absent, and those that the mirror's
+        user must not describe. Raises errors of the source."""
         infos = self._cluster.topic_infos(names, timeout_ms=self._timeout_ms)
         self._infos = infos if names is None else self._infos | infos
         for name in names or ():
             if name not in infos:
                 self._infos.pop(name, None)
         return {name: _topic(info) for name, info in infos.items()}
+
+    def hidden_topics(self, names: Sequence[str]) -> set[str]:
+        """Return those of the topics that the mirror's user must not describe. Raises errors of the source."""
+        hidden = set()
+        for name in names:
+            try:
+                self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms)
+            except TopicAuthorizationFailedError:
+                hidden.add(name)
+            except UnknownTopicOrPartitionError:
+                continue
+        return hidden
 
     def leader(self, topics: Mapping[str, SourceTopic], tp: TopicPartition) -> Endpoint | None:
         """Return the address of a partition's leader; None: it has none."""

@@ -6,7 +6,7 @@ reads: nothing at the source is changed, and no group is joined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sparklog.client.kafka.connection import HEAD_BYTES_MAX, KafkaConnection
@@ -40,6 +40,8 @@ FETCH_BYTES, PARTITION_BYTES = 16 * MIB, 4 * MIB
 """Sizes of a fetch answer and of one partition's part, as asked for. A single batch can be larger."""
 BATCH_BYTES_MAX = 128 * MIB
 """Largest batch that is received."""
+_ABSENT = {Kafka.UNKNOWN_TOPIC_OR_PARTITION, Kafka.TOPIC_AUTHORIZATION_FAILED}
+"""Errors of a topic that concern no other topic of the mirror: it does not exist, or its user must not describe it."""
 _STALE = {
     Kafka.NOT_LEADER_OR_FOLLOWER,
     Kafka.FENCED_LEADER_EPOCH,
@@ -124,9 +126,24 @@ class KafkaSource:
     # -- metadata
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, SourceTopic]:
-        """Return topics by name. `names` None: all. Topics that do not exist are absent. Raises errors of the
-        source."""
+        """Return topics by name. `names` None: all. Topics that do not exist are absent, and those that the mirror's
+        user must not describe. Raises errors of the source."""
         found: dict[str, SourceTopic] = {}
+        for topic in self._metadata(names):
+            if topic["error_code"] in _ABSENT or topic["name"] is None:
+                continue
+            if topic["error_code"] and topic["error_code"] != Kafka.LEADER_NOT_AVAILABLE:
+                raise source_error(topic["error_code"], f"topic {topic['name']!r:.200}")
+            found[topic["name"]] = _topic(topic)
+        return found
+
+    def hidden_topics(self, names: Sequence[str]) -> set[str]:
+        """Return those of the topics that the mirror's user must not describe. Raises errors of the source."""
+        answers = self._metadata(names) if names else ()
+        return {one["name"] for one in answers if one["error_code"] == Kafka.TOPIC_AUTHORIZATION_FAILED}
+
+    def _metadata(self, names: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+        """Yield the answers about topics, and note the brokers."""
         parts = (
             [None]
             if names is None
@@ -141,13 +158,7 @@ class KafkaSource:
             }
             answer = self._any("Metadata", body)
             self._note_brokers(answer)
-            for topic in answer["topics"]:
-                if topic["error_code"] == Kafka.UNKNOWN_TOPIC_OR_PARTITION or topic["name"] is None:
-                    continue
-                if topic["error_code"] and topic["error_code"] != Kafka.LEADER_NOT_AVAILABLE:
-                    raise source_error(topic["error_code"], f"topic {topic['name']!r:.200}")
-                found[topic["name"]] = _topic(topic)
-        return found
+            yield from answer["topics"]
 
     def broker_of(self, broker_id: int) -> Endpoint | None:
         """Return the address of a broker, from the newest metadata; None: it is away."""

@@ -41,6 +41,7 @@ from sparklog.mirror.rules import (
     Pause,
     Skip,
     SourceBounds,
+    absent_text,
     judge_bounds,
     judge_epoch,
     judge_topic,
@@ -249,7 +250,7 @@ class MirrorSync:
         for name, mirrored in list(self._topics.items()):
             topic = topics.get(name)
             if topic is None:
-                self._fail_topic(name, f"the source has no topic {name!r}, or the mirror's user cannot describe it")
+                self._fail_topic(name, absent_text(name))
                 continue
             verdict = judge_topic(mirrored.topic.source_topic_id, topic.topic_id)
             if isinstance(verdict, Pause):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparklog.client.admin.mirror_admin import is_refused_topic
+from sparklog.client.admin.mirror_plan import is_refused_topic
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import InvalidConfigError
 from sparklog.kafka.values.schemas import Schemas

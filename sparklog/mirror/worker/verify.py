@@ -14,7 +14,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from sparklog.client.admin.mirror_admin import mirrored_topics, open_source
+from sparklog.client.admin.mirror_description import mirrored_topics
+from sparklog.client.admin.mirror_plan import open_source
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.registry_reader import registry_schemas
 from sparklog.client.net.topic_info import TopicInfo

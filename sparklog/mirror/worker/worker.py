@@ -15,8 +15,8 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from sparklog.client.admin.admin import Admin
-from sparklog.client.admin.mirror_admin import create_missing_topics, create_refused_topic, open_source
 from sparklog.client.admin.mirror_groups import GroupCopier
+from sparklog.client.admin.mirror_plan import create_missing_topics, create_refused_topic, open_source
 from sparklog.client.admin.mirror_reports import report_mirrors, report_of
 from sparklog.client.consumer.topic_shares import TopicShares
 from sparklog.client.net.cluster import Cluster, cluster
@@ -40,6 +40,7 @@ from sparklog.mirror.definition import (
 from sparklog.mirror.plan import refused_settings
 from sparklog.mirror.readers import missing_columns
 from sparklog.mirror.refused import refused_topic
+from sparklog.mirror.rules import absent_text
 from sparklog.mirror.source import MirrorSource
 from sparklog.mirror.worker.log_side import LogSide
 from sparklog.mirror.worker.sync import Decisions, Mirrored, MirrorSync, TopicProgress
@@ -170,7 +171,9 @@ class MirrorWorker:
     def _targets(self, source: MirrorSource, sync: MirrorSync, errors: dict[str, str]) -> dict[TopicPartition, int]:
         """Return the last stable offsets of the source now. `errors` gets those that are not retriable, by topic."""
         names = sorted({tp.topic for tp in sync.states})
-        bounds = source.bounds(source.topics(names), list(sync.states))
+        topics = source.topics(names)
+        errors |= {name: absent_text(name) for name in names if name not in topics}
+        bounds = source.bounds(topics, [tp for tp in sync.states if tp.topic in topics])
         targets = {}
         for tp, its_bounds in bounds.items():
             if isinstance(its_bounds, SparklogError):

@@ -6,7 +6,7 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
-from sparklog.client.admin.mirror_admin import MirrorDescription, MirrorPartition, MirrorTopic
+from sparklog.client.admin.mirror_description import MirrorDescription, MirrorPartition, MirrorTopic
 from sparklog.console.web import make_templates
 
 

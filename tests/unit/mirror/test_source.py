@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from sparklog.client.admin.mirror_admin import plan_mirror
+from sparklog.client.admin.mirror_plan import plan_mirror
 from sparklog.client.kafka.source import KafkaSource
 from sparklog.client.net.addresses import Endpoint
 from sparklog.errors import CoordinatorNotAvailableError
