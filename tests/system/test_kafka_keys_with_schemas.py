@@ -12,7 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry import (
+    Schema,
+    SchemaRegistryClient,
+    dual_schema_id_deserializer,
+    header_schema_id_serializer,
+)
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSerializer
@@ -222,6 +227,70 @@ def test_a_topic_keeps_the_key_schema_that_it_has_first(
     assert {tuple(r.key()) for r in read(broker, "kept", 2)} == {tuple(key[0][0])}
 
 
+def send_with_headers(
+    broker: LocalBroker, topic: str, keys: Any, values: Any, records: list[tuple[Any, Any]]
+) -> list[str]:
+    """Send records whose schemas are named in headers, and return the errors."""
+    errors: list[str] = []
+    producer = Producer({"bootstrap.servers": broker.kafka_bootstrap_servers, "partitioner": "murmur2_random"})
+    for key, value in records:
+        headers: list[Any] = []
+        data = {
+            "key": keys(key, SerializationContext(topic, MessageField.KEY, headers)),
+            "value": values(value, SerializationContext(topic, MessageField.VALUE, headers)),
+        }
+        assert {name for name, _ in headers} == {"__key_schema_id", "__value_schema_id"}
+        producer.produce(
+            topic, **data, headers=headers, on_delivery=lambda e, m: errors.append(e.name()) if e else None
+        )
+    assert producer.flush(PATIENCE_S) == 0
+    return errors
+
+
+def test_schemas_can_be_named_by_headers(
+    broker: LocalBroker, admin: sparklog.Admin, registry: SchemaRegistryClient
+) -> None:
+    in_header = {"schema.id.serializer": header_schema_id_serializer}
+    configs = {"kafka.value.format": "avro", "kafka.key.format": "avro"}
+    admin.create_topic("headers", 1, COLUMNS, key_columns=["id"], configs=configs)
+    keys, values = (AvroSerializer(registry, one, conf=in_header) for one in ('"long"', VALUE))
+    assert send_with_headers(broker, "headers", keys, values, [(i, {"name": f"n{i}"}) for i in range(5)]) == []
+    rows = sparklog.read_table(broker.bootstrap_servers, "headers").to_pylist()
+    assert [(row["id"], row["name"]) for row in rows] == [(i, f"n{i}") for i in range(5)]
+    deserialize = AvroDeserializer(registry)
+    read_values = [
+        deserialize(r.value(), SerializationContext("headers", MessageField.VALUE)) for r in read(broker, "headers", 5)
+    ]
+    assert read_values == [{"name": f"n{i}"} for i in range(5)]
+
+    kind = key_class()
+    configs = {"kafka.value.format": "json-schema", "kafka.key.format": "protobuf"}
+    admin.create_topic("header-messages", 1, COLUMNS, key_columns=["id", "zone"], configs=configs)
+    of_keys = ProtobufSerializer(kind, registry, conf=in_header)
+    text = {"title": "V", "type": "object", "properties": {"name": {"type": "string"}}}
+    of_values = JSONSerializer(json.dumps(text), registry, conf=in_header)
+    records = [(kind(id=i, zone="z"), {"name": f"n{i}"}) for i in range(5)]
+    assert send_with_headers(broker, "header-messages", of_keys, of_values, records) == []
+    rows = sparklog.read_table(broker.bootstrap_servers, "header-messages").to_pylist()
+    assert rows == [{"id": i, "zone": "z", "name": f"n{i}"} for i in range(5)]
+
+
+def test_an_envelope_topic_keeps_headers_with_ids(
+    broker: LocalBroker, admin: sparklog.Admin, registry: SchemaRegistryClient
+) -> None:
+    in_header = {"schema.id.serializer": header_schema_id_serializer}
+    admin.create_topic("plain", 1)
+    keys, values = (AvroSerializer(registry, one, conf=in_header) for one in ('"long"', VALUE))
+    assert send_with_headers(broker, "plain", keys, values, [(5, {"name": "a name"})]) == []
+    (record,) = read(broker, "plain", 1)
+    context = SerializationContext("plain", MessageField.VALUE, record.headers())
+    with SchemaRegistryClient({"url": broker.schema_registry_url}) as fresh:
+        dual = {"schema.id.deserializer": dual_schema_id_deserializer}
+        assert AvroDeserializer(fresh, conf=dual)(record.value(), context) == {"name": "a name"}, (
+            "by GET /schemas/guids/{guid}"
+        )
+
+
 def test_keys_of_an_outside_registry(tmp_path: Path) -> None:
     with sparklog.start_local(tmp_path / "outside", kafka=True) as outside:
         settings = {"schema.registry.url": outside.schema_registry_url}
@@ -235,3 +304,8 @@ def test_keys_of_an_outside_registry(tmp_path: Path) -> None:
             keys = list(range(KEYS))
             sent = serialized("away", keys, AvroSerializer(registry, '"long"'), AvroSerializer(registry, VALUE))
             check_keys(broker, "away", sent, AvroDeserializer(registry), keys)
+            admin.create_topic("away-headers", 1, COLUMNS, key_columns=["id"], configs=configs)
+            in_header = {"schema.id.serializer": header_schema_id_serializer}
+            of_keys, of_values = (AvroSerializer(registry, one, conf=in_header) for one in ('"long"', VALUE))
+            assert send_with_headers(broker, "away-headers", of_keys, of_values, [(5, {"name": "x"})]) == []
+            assert sparklog.read_table(broker.bootstrap_servers, "away-headers")["id"].to_pylist() == [5]

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -68,8 +69,12 @@ def test_answers_are_those_of_confluents_interface(broker: LocalBroker) -> None:
     status, answer = ask(url, "POST", "/subjects/a%2Fb/versions", {"schema": json.dumps(RECORD)})
     assert (status, answer["version"]) == (200, 1)
     assert ask(url, "GET", "/subjects?subjectPrefix=a/") == (200, ["a/b"])
-    assert answer.keys() == {"id", "version"}, "clients would take another text for the schema in their own form"
-    assert ask(url, "GET", f"/schemas/ids/{answer['id']}")[1] == {"schema": TEXT}
+    assert answer.keys() == {"id", "version", "guid"}, (
+        "clients would take another text for the schema in their own form"
+    )
+    assert ask(url, "GET", f"/schemas/ids/{answer['id']}")[1] == {"schema": TEXT, "guid": answer["guid"]}
+    assert ask(url, "GET", f"/schemas/guids/{answer['guid']}")[1]["id"] == answer["id"]
+    assert ask(url, "GET", f"/schemas/guids/{UUID(int=5)}") == (404, 40403)
     assert ask(url, "POST", "/subjects/a%2Fb/versions", {"schema": '"int"'}) == (409, 409)
     assert ask(url, "PUT", "/config/a%2Fb", {"compatibility": "NONE"}) == (200, {"compatibility": "NONE"})
     assert ask(url, "GET", "/subjects/none/versions") == (404, 40401)
@@ -141,7 +146,7 @@ def test_ids_outlive_deletions_and_the_death_of_the_broker(tmp_path: Path) -> No
         local.kill()
     with sparklog.start_local(tmp_path / "data", kafka=True) as local:
         url = local.schema_registry_url
-        assert ask(url, "GET", "/schemas/ids/1") == (200, {"schema": '"int"'})
+        assert ask(url, "GET", "/schemas/ids/1")[1]["schema"] == '"int"'
         assert ask(url, "GET", "/schemas/ids/2") == (404, 40403)
         assert ask(url, "POST", "/subjects/b/versions", {"schema": '"long"'})[1]["id"] == 3
 
@@ -242,7 +247,10 @@ def test_users_have_the_rights_of_the_subjects_topic(tmp_path: Path, monkeypatch
     reader, outsider = f"reader:{PASSWORD}", f"outsider:{PASSWORD}"
     assert ask(url, "GET", "/subjects?deleted=true", login=reader) == (200, ["t-value"])
     assert ask(url, "GET", "/subjects?deleted=true", login=outsider) == (200, [])
-    assert ask(url, "GET", "/schemas/ids/1", login=reader) == (200, {"schema": '"int"'})
+    status, answer = ask(url, "GET", "/schemas/ids/1", login=reader)
+    assert (status, answer["schema"]) == (200, '"int"')
+    assert ask(url, "GET", f"/schemas/guids/{answer['guid']}", login=reader)[0] == 200
+    assert ask(url, "GET", f"/schemas/guids/{answer['guid']}", login=outsider) == (404, 40403)
     assert ask(url, "GET", "/schemas/ids/1", login=outsider) == (404, 40403)
     assert secure.stop() == 0, secure.process.stderr
     assert "Traceback" not in secure.process.stderr, secure.process.stderr

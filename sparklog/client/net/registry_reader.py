@@ -11,6 +11,7 @@ from functools import lru_cache
 from threading import RLock
 from typing import Any, NamedTuple
 from urllib.parse import quote
+from uuid import UUID
 
 import msgspec
 
@@ -28,6 +29,8 @@ NEWEST_S = 60.0
 MISSING_S = 10.0
 """The same for an id that the registry does not have."""
 SCHEMAS_KEPT_MAX = 1_000
+GUID_IDS = 2**31
+"""First number in place of an id. A registry's ids are below it, and a frame has room for it."""
 REGISTRIES_MAX = 16
 """Largest number of registries whose schemas a process keeps."""
 
@@ -39,6 +42,8 @@ class RegistryAnswer(NamedTuple):
     """Schemas by their ids; ids that the registry does not have are left out."""
     newest: Mapping[str, int | None]
     """Id of the newest schema of each subject; None for a subject without one."""
+    guids: Mapping[UUID, int] = {}
+    """Ids of schemas by their GUIDs; GUIDs that the registry does not have are left out."""
 
 
 class RegistryReader:
@@ -51,9 +56,13 @@ class RegistryReader:
                 f"{url}: write the address of a schema registry as http://HOST:PORT or https://HOST:PORT"
             )
         self._url = url.rstrip("/")
+        self._ids_of_guids: dict[UUID, int] = {}
+        """Numbers in place of the ids that the registry does not tell with its GUIDs."""
 
-    def read(self, ids: Collection[int], subjects: Iterable[str], kept: Collection[int]) -> RegistryAnswer:
-        """Return schemas by their ids, and the newest ids of subjects. `kept`: ids that are in memory. Raises
+    def read(
+        self, ids: Collection[int], subjects: Iterable[str], kept: Collection[int], guids: Iterable[UUID] = ()
+    ) -> RegistryAnswer:
+        """Return schemas by their ids and GUIDs, and the newest ids of subjects. `kept`: ids that are in memory. Raises
         BrokerNotAvailableError if the registry does not answer."""
         newest: dict[str, int | None] = {}
         for subject in subjects:
@@ -67,7 +76,22 @@ class RegistryReader:
                     schemas[schema_id] = self._parse(answer, set())
                 except RegistryError:
                     continue  # it counts as missing
-        return RegistryAnswer(schemas, newest)
+        own: dict[UUID, int] = {}
+        for guid in guids:
+            answer = self._get(f"/schemas/guids/{guid}")
+            if answer is not None:
+                try:
+                    schema_id = self._id_of(guid, answer.get("id"))
+                    schemas[schema_id] = self._parse(answer, set())
+                    own[guid] = schema_id
+                except RegistryError:
+                    continue
+        return RegistryAnswer(schemas, newest, own)
+
+    def _id_of(self, guid: UUID, told: object) -> int:
+        if isinstance(told, int) and 0 <= told < GUID_IDS:
+            return told
+        return self._ids_of_guids.setdefault(guid, GUID_IDS + len(self._ids_of_guids))
 
     def _parse(self, answer: dict[str, Any], reached: set[tuple[str, int]]) -> Parsed:
         """Return the schema of an answer, with those that it refers to. Raises RegistryError."""
@@ -124,6 +148,8 @@ class RegistrySchemas:
         self._schemas: OrderedDict[int, Parsed] = OrderedDict()
         self._missing: dict[int, float] = {}
         self._newest: dict[str, _Newest] = {}
+        self._guids: dict[UUID, int] = {}
+        self._missing_guids: dict[UUID, float] = {}
         self._lock = RLock()
         self.dropped: dict[tuple[str, str], int] = {}
         """Numbers of records with a field that the newest schema does not have, by topic and path."""
@@ -143,6 +169,18 @@ class RegistrySchemas:
                 self._newest.clear()
         return self._schemas.get(schema_id)
 
+    def id_of(self, guid: UUID) -> int | None:
+        """Return the id of the schema of a GUID; None if the registry has none. Raises BrokerNotAvailableError."""
+        with self._lock:
+            is_new = self._clock_s() - self._missing_guids.get(guid, -MISSING_S) >= MISSING_S
+            if guid not in self._guids and is_new:
+                self._read([], [], [guid])
+                if guid not in self._guids:
+                    now_s = self._clock_s()
+                    self._missing_guids = {g: s for g, s in self._missing_guids.items() if now_s - s < MISSING_S}
+                    self._missing_guids[guid] = now_s
+            return self._guids.get(guid)
+
     def newest(self, subject: str) -> tuple[int, Parsed] | None:
         """Return the newest schema of a subject with its id; None without one. Raises BrokerNotAvailableError."""
         with self._lock:
@@ -159,9 +197,10 @@ class RegistrySchemas:
             for path, count in records.items():
                 self.dropped[topic, path] = self.dropped.get((topic, path), 0) + count
 
-    def _read(self, ids: list[int], subjects: list[str]) -> None:
-        answer = self._reader.read(ids, subjects, self._schemas.keys())
+    def _read(self, ids: list[int], subjects: list[str], guids: Iterable[UUID] = ()) -> None:
+        answer = self._reader.read(ids, subjects, self._schemas.keys(), guids)
         self._schemas |= answer.schemas
+        self._guids |= answer.guids
         self._newest |= {name: _Newest(self._clock_s(), schema_id) for name, schema_id in answer.newest.items()}
         while len(self._schemas) > SCHEMAS_KEPT_MAX:
             self._schemas.popitem(last=False)

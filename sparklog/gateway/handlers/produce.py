@@ -235,7 +235,7 @@ async def _convert_loaded(session: Session, partitions: list[_Partition]) -> lis
         missing = {i: one for i, one in enumerate(outcomes) if isinstance(one, SchemasNotLoadedError)}
         if not missing:
             break
-        if any(one.ids or one.subjects for one in missing.values()):
+        if any(one.ids or one.subjects or one.guids for one in missing.values()):
             try:
                 await session.gateway.schemas.load(await session.broker(), SchemasNotLoadedError.of(missing.values()))
             except SparklogError as e:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.row_keys import keys_of_rows
@@ -30,6 +31,7 @@ from sparklog.kafka.records.errors import InvalidRecordError, places
 from sparklog.kafka.values.framed_keys import read_keys, write_keys
 from sparklog.kafka.values.framed_records import FRAMED_FORMATS, Target, rows_of_framed
 from sparklog.kafka.values.framed_rows import write_framed
+from sparklog.kafka.values.header_ids import framed_parts
 from sparklog.kafka.values.json_records import parse_rows, write_rows
 from sparklog.kafka.values.keys import Parse, values_to_parse, with_keys
 from sparklog.kafka.values.rows_at_fault import UnwritableRowError
@@ -54,16 +56,20 @@ def typed_batch(
     check_head(head)
     raw: Any = data if head.codec == compression.NONE else compression.decompress(head.codec, data, inflated_bytes_max)
     envelope = decode_records(raw, head.record_count, head.base_timestamp_ms)
-    headers = envelope.column(2)
+    keys, values, headers = envelope.column(0), envelope.column(1), envelope.column(2)
     if headers.null_count < len(headers):
-        raise InvalidRecordError(
-            {
-                i: f"record {i} has headers: the typed topic {topic.name!r} has no place for them"
-                for i in places(headers.is_valid())
-            }
-        )
-    keys, values = envelope.column(0), envelope.column(1)
-    del raw, envelope  # the values are copies
+        has_headers = headers.is_valid()
+        if is_framed(topic):
+            keys, values, remain = framed_parts(keys, values, headers, topic, topic.value_format, schemas)
+            has_headers = pa.array(remain)
+        if pc.any(has_headers).as_py():
+            raise InvalidRecordError(
+                {
+                    i: f"record {i} has headers: the typed topic {topic.name!r} has no place for them"
+                    for i in places(has_headers)
+                }
+            )
+    del raw, envelope, headers  # the values are copies
     rows = _rows_of_values(keys, values, topic, schemas, inflated_bytes_max)
     rows = with_keys(rows, keys, topic, key_parser(topic, schemas, inflated_bytes_max))
     check_partition(rows, topic, partition)

@@ -18,7 +18,7 @@ import msgspec
 from sparklog.errors import ClusterAuthorizationFailedError, InvalidConfigError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.rest.subject_topics import SubjectTopics
-from sparklog.gateway.schemas.operations import Outcome, Request, referenced_subjects, register
+from sparklog.gateway.schemas.operations import Outcome, Request, referenced_subjects, register, with_id
 from sparklog.gateway.schemas.own_registry import newest_id
 from sparklog.gateway.schemas.registry_log import PAUSE_S, RegistryLog
 from sparklog.gateway.schemas.routes import Route, Scope, find_route, topic_of
@@ -80,6 +80,7 @@ class SchemaService:
             referenced = sorted({topic_of(subject) for subject in referenced_subjects(request.body)})
             await self._permit(broker, route._replace(operation=Operation.DESCRIBE), referenced)
         if route.scope is Scope.VISIBLE:
+            request = with_id(self._log.state, request)
             request = request._replace(visible=await self._visible(broker, request))
         while True:
             state = self._log.state

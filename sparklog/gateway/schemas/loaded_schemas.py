@@ -11,6 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from threading import Lock
 from typing import NamedTuple
+from uuid import UUID
 
 from sparklog.errors import SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
@@ -44,8 +45,9 @@ class LoadedSchemas:
         self._registry = registry
         self._clock_s = clock_s
         self._schemas: OrderedDict[int, Parsed] = OrderedDict()
-        self._missing: dict[int, float] = {}
-        """Times of the look-ups of ids without a schema."""
+        self._guids: OrderedDict[UUID, int] = OrderedDict()
+        self._missing: dict[int | UUID, float] = {}
+        """Times of the look-ups of ids and GUIDs without a schema."""
         self._subjects: OrderedDict[str, _Newest] = OrderedDict()
         self._dropped: Counter[tuple[str, str]] = Counter()
         self._counting = Lock()
@@ -56,6 +58,13 @@ class LoadedSchemas:
         if schema is None and self._clock_s() - self._missing.get(schema_id, -MISSING_S) >= MISSING_S:
             raise SchemasNotLoadedError([schema_id])
         return schema
+
+    def id_of(self, guid: UUID) -> int | None:
+        """Return the id of the schema that has a GUID; None if the registry has none. Raises SchemasNotLoadedError."""
+        schema_id = self._guids.get(guid)
+        if schema_id is None and self._clock_s() - self._missing.get(guid, -MISSING_S) >= MISSING_S:
+            raise SchemasNotLoadedError(guids=[guid])
+        return schema_id
 
     def newest(self, subject: str) -> tuple[int, Parsed] | None:
         """Return the newest schema of a subject with its id; None without one. Raises SchemasNotLoadedError."""
@@ -93,21 +102,27 @@ class LoadedSchemas:
     async def load(self, broker: BrokerConnection, missing: SchemasNotLoadedError) -> None:
         """Load schemas. While the registry does not answer, schemas in memory stay in use. Raises
         BrokerNotAvailableError if others are needed, and the broker's errors."""
-        unread = missing.ids - self._schemas.keys()
-        if unread:  # an id that is not in memory can be that of a subject's newer schema
+        unread, guids = missing.ids - self._schemas.keys(), missing.guids - self._guids.keys()
+        if unread or guids:  # an id that is not in memory can be that of a subject's newer schema
             self._subjects = OrderedDict(
                 (name, one._replace(loaded_s=-NEWEST_S)) for name, one in self._subjects.items()
             )
         try:
-            schemas, newest = await self._registry.read(broker, unread, missing.subjects, self._schemas.keys())
+            schemas, newest, of_guids = await self._registry.read(
+                broker, unread, missing.subjects, self._schemas.keys(), guids
+            )
         except SparklogError:
-            if unread or not all(map(self._is_usable, missing.subjects)):
+            if unread or guids or not all(map(self._is_usable, missing.subjects)):
                 raise
-            schemas, newest = {}, {subject: self._subjects[subject].schema_id for subject in missing.subjects}
+            newest = {subject: self._subjects[subject].schema_id for subject in missing.subjects}
+            schemas, of_guids = {}, {}
         now_s = self._clock_s()
         self._missing = {i: at_s for i, at_s in self._missing.items() if now_s - at_s < MISSING_S}
-        self._missing |= dict.fromkeys(unread - schemas.keys(), now_s)
+        self._missing |= dict.fromkeys(unread - schemas.keys(), now_s) | dict.fromkeys(guids - of_guids.keys(), now_s)
         self._schemas |= schemas
+        self._guids |= of_guids
+        while len(self._guids) > SCHEMAS_KEPT_MAX:
+            self._guids.popitem(last=False)
         self._subjects |= {subject: _Newest(now_s, schema_id) for subject, schema_id in newest.items()}
         while len(self._schemas) > SCHEMAS_KEPT_MAX:
             self._schemas.popitem(last=False)

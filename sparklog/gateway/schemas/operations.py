@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 from msgspec import Struct
@@ -64,6 +65,8 @@ class Request(NamedTuple):
     visible: Collection[str] | None = None
     """Subjects that the client may describe; None for all. For requests whose subject is not in the path."""
     cluster_id: str = ""
+    guid: UUID | None = None
+    """GUID of a schema, in place of its id."""
 
     def flag(self, name: str) -> bool:
         """Return a flag of the query."""
@@ -159,7 +162,8 @@ def register(state: RegistryState, schemas: ParsedSchemas, request: Request) -> 
     new = candidate(state, schemas, request)
     number = _number_of(state, subject, new.stored)
     if number is not None and new.schema_id in (None, state.subjects[subject][number].schema_id):
-        return Outcome({"id": state.subjects[subject][number].schema_id, "version": number})
+        schema_id = state.subjects[subject][number].schema_id
+        return Outcome({"id": schema_id, "version": number, "guid": str(new.stored.guid)})
     mode = mode_of(state, subject)
     if mode == READONLY:
         raise RegistryError(e.OPERATION_NOT_PERMITTED, f"Subject {subject} is in read-only mode")
@@ -172,7 +176,7 @@ def register(state: RegistryState, schemas: ParsedSchemas, request: Request) -> 
     schema_id, records = _identify(state, new)
     number = _next_number(state, subject, new)
     records.append(version_record(subject, number, Version(schema_id)))
-    return Outcome({"id": schema_id, "version": number}, records, new.parsed)
+    return Outcome({"id": schema_id, "version": number, "guid": str(new.stored.guid)}, records, new.parsed)
 
 
 def _check_compatible(state: RegistryState, schemas: ParsedSchemas, subject: str, parsed: Parsed) -> None:
@@ -277,7 +281,7 @@ def _described(schema: StoredSchema, form: str = "") -> dict[str, Any]:
     if schema.references:
         fields = ("name", "subject", "version")
         body["references"] = [{name: getattr(one, name) for name in fields} for one in schema.references]
-    return body | {"schema": text}
+    return body | {"schema": text, "guid": str(schema.guid)}
 
 
 def _version_body(state: RegistryState, subject: str, number: int, version: Version, form: str = "") -> dict[str, Any]:
@@ -364,6 +368,30 @@ def show_schema(state: RegistryState, schemas: ParsedSchemas, request: Request) 
 def show_schema_text(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
     """Return the text of an id's schema. Raises RegistryError."""
     return Outcome(show_schema(state, schemas, request).body["schema"])
+
+
+def with_id(state: RegistryState, request: Request) -> Request:
+    """Return a request with the id of the schema that its GUID names. Raises RegistryError."""
+    if request.guid is None:
+        return request
+    schema_id = state.guids.get(request.guid)
+    if schema_id is None:
+        raise e.missing_schema()
+    return request._replace(schema_id=schema_id)
+
+
+def show_schema_of_guid(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
+    """Return the schema of a GUID, with its id. Raises RegistryError."""
+    request = with_id(state, request)
+    body = show_schema(state, schemas, request).body
+    return Outcome({"id": request.schema_id, **body})
+
+
+def list_ids_of_guid(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
+    """Return the id of a GUID. Raises RegistryError."""
+    request = with_id(state, request)
+    show_schema(state, schemas, request)
+    return Outcome([{"context": ".", "id": request.schema_id}])
 
 
 def list_schema_subjects(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:

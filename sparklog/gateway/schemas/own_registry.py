@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Protocol
+from uuid import UUID
 
 from sparklog.client.net.registry_reader import RegistryAnswer
 from sparklog.errors import BrokerNotAvailableError
@@ -24,10 +25,15 @@ class Registry(Protocol):
     """A source of schemas."""
 
     async def read(
-        self, broker: BrokerConnection, ids: Collection[int], subjects: Iterable[str], kept: Collection[int]
+        self,
+        broker: BrokerConnection,
+        ids: Collection[int],
+        subjects: Iterable[str],
+        kept: Collection[int],
+        guids: Collection[UUID] = (),
     ) -> RegistryAnswer:
-        """Return schemas by their ids, and the newest ids of subjects, with their schemas. `kept`: ids that are in
-        memory, and left out. Raises BrokerNotAvailableError if the registry does not answer, and the broker's
+        """Return schemas by their ids and GUIDs, and the newest ids of subjects, with their schemas. `kept`: ids that
+        are in memory, and left out. Raises BrokerNotAvailableError if the registry does not answer, and the broker's
         errors."""
 
 
@@ -38,7 +44,12 @@ class OwnRegistry:
         self._log = log
 
     async def read(
-        self, broker: BrokerConnection, ids: Collection[int], subjects: Iterable[str], kept: Collection[int]
+        self,
+        broker: BrokerConnection,
+        ids: Collection[int],
+        subjects: Iterable[str],
+        kept: Collection[int],
+        guids: Collection[UUID] = (),
     ) -> RegistryAnswer:
         """Return schemas and newest ids, as `Registry.read`."""
         try:
@@ -47,9 +58,10 @@ class OwnRegistry:
         except TimeoutError:
             raise BrokerNotAvailableError(f"the log of the schema registry has not answered in {READ_S:g} s") from None
         newest = {subject: newest_id(state, subject) for subject in subjects}
-        unread = {*ids, *(one for one in newest.values() if one is not None)} - set(kept)
+        of_guids = {guid: state.guids[guid] for guid in guids if guid in state.guids}
+        unread = {*ids, *of_guids.values(), *(one for one in newest.values() if one is not None)} - set(kept)
         schemas = await self._log.run(partial(_parse, self._log.schemas, state, unread)) if unread else {}
-        return RegistryAnswer(schemas, newest)
+        return RegistryAnswer(schemas, newest, of_guids)
 
 
 def newest_id(state: RegistryState, subject: str) -> int | None:

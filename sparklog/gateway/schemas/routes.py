@@ -10,6 +10,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import NamedTuple
 from urllib.parse import unquote
+from uuid import UUID
 
 from sparklog.gateway.schemas import operations as schema
 from sparklog.gateway.schemas import settings_operations as setting
@@ -60,6 +61,8 @@ ROUTES = (
     Route("GET", "/schemas/ids/{id}/schema", schema.show_schema_text, _V),
     Route("GET", "/schemas/ids/{id}/subjects", schema.list_schema_subjects, _V),
     Route("GET", "/schemas/ids/{id}/versions", schema.list_schema_versions, _V),
+    Route("GET", "/schemas/guids/{guid}", schema.show_schema_of_guid, _V),
+    Route("GET", "/schemas/guids/{guid}/ids", schema.list_ids_of_guid, _V),
     Route("GET", "/subjects", schema.list_subjects, _V),
     Route("POST", "/subjects/{subject}", schema.look_up, _S),
     Route("DELETE", "/subjects/{subject}", schema.delete_subject, _S, _DELETE),
@@ -119,7 +122,15 @@ def _request(parameters: dict[str, str]) -> Request:
     if not (schema_id.isascii() and schema_id.isdigit() and len(schema_id) < 11 and int(schema_id) <= NUMBER_MAX):
         raise RegistryError(404, "HTTP 404 Not Found")
     subject = parameters.get("{subject}", "").removeprefix(DEFAULT_CONTEXT)
-    return Request(subject, parameters.get("{version}", ""), int(schema_id))
+    guid = _guid(parameters["{guid}"]) if "{guid}" in parameters else None
+    return Request(subject, parameters.get("{version}", ""), int(schema_id), guid=guid)
+
+
+def _guid(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise RegistryError(404, "HTTP 404 Not Found") from None
 
 
 def topic_of(subject: str) -> str:

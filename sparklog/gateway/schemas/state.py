@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 from msgspec import Struct, structs
@@ -27,6 +28,9 @@ from sparklog.kafka.schemas.schema_types import SchemaType
 Record = tuple[bytes, bytes | None]
 """Key and value; a value of None deletes the key."""
 VERSION = 0
+_UUID_FIXED = (0xF << 76) | (0b11 << 62)
+"""Bits of a UUID that have its version and variant."""
+_UUID_8 = (8 << 76) | (0b10 << 62)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
@@ -54,6 +58,11 @@ class StoredSchema(Struct, frozen=True, array_like=True):
         text = self.compiled or self.text.encode()
         return hashlib.sha256(_encode([self.kind, text, sorted(structs.astuple(r) for r in self.references)])).digest()
 
+    @property
+    def guid(self) -> UUID:
+        """The same name of the schema in all registries of sparklog, made of the content (a UUID of version 8)."""
+        return UUID(int=int.from_bytes(self.content[:16]) & ~_UUID_FIXED | _UUID_8)
+
 
 class Version(NamedTuple):
     """One version of a subject."""
@@ -72,6 +81,8 @@ class RegistryState(Struct, frozen=True):
     schemas: Mapping[int, StoredSchema] = {}
     ids: Mapping[bytes, int] = {}
     """Ids of the schemas by their content."""
+    guids: Mapping[UUID, int] = {}
+    """Ids of the schemas by their GUID."""
     subjects: Mapping[str, Mapping[int, Version]] = {}
     """Versions by number, in ascending order, by subject. A subject has at least one."""
     levels: Mapping[str, str] = {}
@@ -128,13 +139,14 @@ class _Builder:
                 raise RegistryError(STORE_FAILED, f"the registry's log has a record of a later version: {key!r:.200}")
 
     def _schema(self, schema_id: int, schema: StoredSchema | None) -> None:
-        schemas, ids = self._table("schemas"), self._table("ids")
+        schemas, ids, guids = self._table("schemas"), self._table("ids"), self._table("guids")
         former = schemas.pop(schema_id, None)
         if former is not None:
             ids.pop(former.content, None)
+            guids.pop(former.guid, None)
             self._changes["text_bytes"] -= len(former.text)
         if schema is not None:
-            schemas[schema_id], ids[schema.content] = schema, schema_id
+            schemas[schema_id], ids[schema.content], guids[schema.guid] = schema, schema_id, schema_id
             self._changes["text_bytes"] += len(schema.text)
 
     def _version(self, subject: str, number: int, version: Version | None) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -213,6 +214,9 @@ class _SchemasOfKeys:
     def schema_of(self, schema_id: int) -> Parsed | None:
         schema = self._schemas.schema_of(schema_id)
         return None if schema is None else _as_record(schema, self._names)
+
+    def id_of(self, guid: UUID) -> int | None:
+        return self._schemas.id_of(guid)
 
     def newest(self, subject: str) -> tuple[int, Parsed] | None:
         return None

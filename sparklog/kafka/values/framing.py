@@ -60,7 +60,12 @@ def byte_slices(data: Array, starts: Array, ends: Array) -> Any:
     return whole.take(pa.array(np.arange(0, len(bounds), 2, dtype=np.int32)))
 
 
+def frame_of(schema_id: int) -> bytes:
+    """Return the bytes before a payload."""
+    return _FRAME.pack(MAGIC, schema_id)
+
+
 def with_frames(payloads: Any, schema_id: int) -> Any:
     """Return the payloads, an array of binary, with frames."""
-    frame = pa.scalar(_FRAME.pack(MAGIC, schema_id), pa.binary())
+    frame = pa.scalar(frame_of(schema_id), pa.binary())
     return pc.binary_join_element_wise(frame, payloads, pa.scalar(b"", pa.binary()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
+from uuid import UUID
 
 from sparklog.errors import BrokerNotAvailableError
 
@@ -17,11 +18,12 @@ VALUE_SUFFIX, KEY_SUFFIX = "-value", "-key"
 class SchemasNotLoadedError(BrokerNotAvailableError):
     """Schemas are not in memory. The caller loads them from the registry, and decodes again."""
 
-    def __init__(self, ids: Collection[int] = (), subjects: Collection[str] = ()) -> None:
-        names = [*map(str, sorted(ids)), *sorted(subjects)]
+    def __init__(self, ids: Collection[int] = (), subjects: Collection[str] = (), guids: Collection[UUID] = ()) -> None:
+        names = [*map(str, sorted(ids)), *sorted(subjects), *map(str, guids)]
         super().__init__(f"schemas are not loaded: {', '.join(names):.200}")
         self.ids = frozenset(ids)
         self.subjects = frozenset(subjects)
+        self.guids = frozenset(guids)
 
     @classmethod
     def of(cls, errors: Iterable[SchemasNotLoadedError]) -> SchemasNotLoadedError:
@@ -30,6 +32,7 @@ class SchemasNotLoadedError(BrokerNotAvailableError):
         return cls(
             frozenset[int]().union(*(one.ids for one in several)),
             frozenset[str]().union(*(one.subjects for one in several)),
+            frozenset[UUID]().union(*(one.guids for one in several)),
         )
 
 
@@ -46,6 +49,9 @@ class Schemas(Protocol):
 
     def schema_of(self, schema_id: int) -> Parsed | None:
         """Return the schema of an id; None if the registry has none. Raises SchemasNotLoadedError."""
+
+    def id_of(self, guid: UUID) -> int | None:
+        """Return the id of the schema that has a GUID; None if the registry has none. Raises SchemasNotLoadedError."""
 
     def newest(self, subject: str) -> tuple[int, Parsed] | None:
         """Return the newest schema of a subject with its id; None without one. Raises SchemasNotLoadedError."""

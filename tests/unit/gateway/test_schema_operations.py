@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from typing import Any
+from uuid import RFC_4122, UUID
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_a_schema_has_one_id_in_all_subjects_and_a_version_in_each() -> None:
     assert registry.ask("GET", "/subjects") == ["a", "b"]
     assert registry.ask("GET", "/subjects/a/versions") == [1, 2]
     assert registry.ask("GET", "/subjects/a/versions/latest")["id"] == 2
-    assert registry.ask("GET", "/schemas/ids/1") == {"schema": json.dumps(json.loads(A), separators=(",", ":"))}
+    assert registry.ask("GET", "/schemas/ids/1")["schema"] == json.dumps(json.loads(A), separators=(",", ":"))
     assert registry.ask("GET", "/schemas/ids/1/versions") == [
         {"subject": "a", "version": 1},
         {"subject": "b", "version": 1},
@@ -88,7 +89,32 @@ def test_both_texts_of_a_primitive_type_have_one_id() -> None:
         registry.ask("PUT", "/config", {"compatibility": "NONE"})
         schema_id = registry.register("a", python)
         assert registry.register("a", java) == schema_id
-        assert registry.ask("GET", f"/schemas/ids/{schema_id}") == {"schema": java}
+        assert registry.ask("GET", f"/schemas/ids/{schema_id}")["schema"] == java
+
+
+def test_a_schema_has_one_guid_in_all_registries_and_is_answered_by_it() -> None:
+    one, other = Registry(), Registry()
+    other.register("z", B)
+    assert (one.register("a", A), other.register("b", A)) == (1, 2)
+    guid = one.ask("GET", "/schemas/ids/1")["guid"]
+    assert UUID(guid).version == 8 and UUID(guid).variant == RFC_4122
+    for registry, schema_id in ((one, 1), (other, 2)):
+        found = registry.ask("GET", f"/schemas/guids/{guid}")
+        assert (found["id"], found["guid"], found["schema"]) == (
+            schema_id,
+            guid,
+            json.dumps(json.loads(A), separators=(",", ":")),
+        )
+        assert registry.ask("GET", f"/schemas/guids/{guid}/ids") == [{"context": ".", "id": schema_id}]
+        assert registry.state.guids == registry.compacted().guids
+    assert one.ask("POST", "/subjects/a/versions", {"schema": A})["guid"] == guid
+    assert one.ask("GET", "/subjects/a/versions/1")["guid"] == guid
+    assert one.code("GET", f"/schemas/guids/{UUID(int=5)}") == 40403
+    assert one.code("GET", f"/schemas/guids/{guid}", visible={"b"}) == 40403, "the subject is not visible"
+    assert one.code("GET", "/schemas/guids/5") == 404
+    for query in ("", "?permanent=true"):
+        one.ask("DELETE", f"/subjects/a{query}")
+    assert one.code("GET", f"/schemas/guids/{guid}") == 40403
 
 
 def test_normalized_schemas_of_one_meaning_have_one_id() -> None:
@@ -227,10 +253,11 @@ def test_lists_have_confluents_parameters(path: str, expected: list[Any]) -> Non
 def test_a_list_of_schemas_has_texts_and_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = Registry()
     schema_id = registry.register("a", A)
-    text = registry.ask("GET", f"/schemas/ids/{schema_id}/schema")
-    assert registry.ask("GET", "/schemas") == [{"subject": "a", "version": 1, "id": schema_id, "schema": text}]
+    schema = registry.ask("GET", f"/schemas/ids/{schema_id}")
+    assert schema["schema"] == registry.ask("GET", f"/schemas/ids/{schema_id}/schema")
+    assert registry.ask("GET", "/schemas") == [{"subject": "a", "version": 1, "id": schema_id, **schema}]
     assert registry.ask("GET", "/schemas", visible=set()) == []
-    assert registry.ask("GET", f"/schemas/ids/{schema_id}?fetchMaxId=true") == {"schema": text, "maxId": 1}
+    assert registry.ask("GET", f"/schemas/ids/{schema_id}?fetchMaxId=true") == {**schema, "maxId": 1}
     monkeypatch.setattr(operations, "LIST_BYTES_MAX", 100)
     assert registry.code("GET", "/schemas") == 42205
     assert registry.ask("GET", "/schemas?limit=0") == []
