@@ -235,6 +235,8 @@ class _Plan:
                 self.value(own.inner[0], None if other is None else other.inner[0], target.item_type, f"{path}[]"),
                 target,
             )
+        if own.kind == "enum" and other is not None and other.default is None:
+            return _known_symbols(own, other, _leaf(own, target, path))
         return _leaf(own, target, path)
 
     def _struct(self, writer: AvroType, reader: AvroType | None, target: Any, path: str) -> Convert:
@@ -272,6 +274,22 @@ def _map_of(convert: Convert, target: Any) -> Convert:
         return column
 
     return maps
+
+
+def _known_symbols(writer: AvroType, reader: AvroType, convert: Convert) -> Convert:
+    """Return a conversion that fails for symbols that a reader's enum without a default does not have: no consumer
+    could read the row."""
+    unknown = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
+    if not unknown:
+        return convert
+    symbols = pa.array(unknown, pa.string())
+
+    def checked(array: Any) -> Any:
+        if pc.any(pc.is_in(array, symbols)).as_py():
+            raise pa.ArrowInvalid(f"a symbol that the enum {reader.name} of the newest schema does not have")
+        return convert(array)
+
+    return checked
 
 
 def _leaf(kind: AvroType, target: Any, path: str) -> Convert:
