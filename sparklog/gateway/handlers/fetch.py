@@ -7,11 +7,18 @@ from functools import partial
 from typing import NamedTuple
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.errors import CorruptBatchError, MessageTooLargeError, SparklogError, UnknownSchemaError
+from sparklog.errors import (
+    CorruptBatchError,
+    MessageTooLargeError,
+    SchemaMismatchError,
+    SparklogError,
+    UnknownSchemaError,
+)
 from sparklog.gateway.backend.fetch_sessions import EPOCH_FIRST, EPOCH_NONE, NO_SESSION, session_fault
 from sparklog.gateway.handlers.cluster import node_endpoints
 from sparklog.gateway.handlers.entries import share_turns
 from sparklog.gateway.handlers.names import UNNAMED, is_partition, missing_code
+from sparklog.gateway.handlers.newer_schemas import topics_with_newer_schemas
 from sparklog.gateway.handlers.topic_ids import id_text, name_topics
 from sparklog.gateway.memory import ENTRY_BYTES
 from sparklog.gateway.records.memory import convert_within
@@ -279,7 +286,28 @@ async def _convert_loaded(
     fetched: _Fetched,
     outcomes: dict[_Partition, _Converted],
 ) -> None:
-    """Convert the batches of `topics` into `outcomes`, and load the schemas that they need."""
+    """Convert the batches of `topics` into `outcomes`, and load the schemas that they need. Batches that the newest
+    schema of their subject does not allow are converted again if the subject has a newer one."""
+    await _convert_with_schemas(session, topics, fetched, outcomes)
+    refused = {
+        key: topics[key]
+        for key, one in outcomes.items()
+        if isinstance(one, SchemaMismatchError) and is_framed(topics[key])
+    }
+    newer = await topics_with_newer_schemas(session, {topic.name: topic for topic in refused.values()})
+    again = {key: topic for key, topic in refused.items() if topic.name in newer}
+    if again:
+        for key in again:
+            del outcomes[key]
+        await _convert_with_schemas(session, again, fetched, outcomes)
+
+
+async def _convert_with_schemas(
+    session: Session,
+    topics: dict[_Partition, TopicInfo],
+    fetched: _Fetched,
+    outcomes: dict[_Partition, _Converted],
+) -> None:
     await _convert_described(session, topics, fetched, outcomes)
     for _ in range(LOADS_MAX):
         missing = {key: one for key, one in outcomes.items() if isinstance(one, SchemasNotLoadedError)}

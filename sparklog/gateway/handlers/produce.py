@@ -24,6 +24,7 @@ from sparklog.gateway.backend.key_schemas import set_key_schema
 from sparklog.gateway.handlers.cluster import node_endpoints
 from sparklog.gateway.handlers.entries import share_turns
 from sparklog.gateway.handlers.names import UNNAMED, is_partition, is_topic_name, is_transactional_id
+from sparklog.gateway.handlers.newer_schemas import topics_with_newer_schemas
 from sparklog.gateway.handlers.topic_ids import id_text, name_topics
 from sparklog.gateway.handlers.transactions import aborted_code, fenced_code
 from sparklog.gateway.records.memory import convert_within, produced_bytes
@@ -43,7 +44,6 @@ from sparklog.kafka.values.schemas import (
     Schemas,
     SchemasNotLoadedError,
     key_subject,
-    value_subject,
 )
 from sparklog.kafka.wire import requests, responses
 from sparklog.kafka.wire.errors import Kafka, code_of, coordinator_code, kafka_code, text_of
@@ -214,7 +214,7 @@ async def _convert(session: Session, partitions: list[_Partition]) -> list[_Conv
     if not refused:
         return outcomes
     changed = await _changed(session, {partitions[i].topic.name: partitions[i].topic for i in refused})
-    schemas_changed = await _with_newer_schemas(
+    schemas_changed = await topics_with_newer_schemas(
         session, {partitions[i].topic.name: partitions[i].topic for i in refused}
     )
     again = [i for i in refused if partitions[i].topic.name in changed or partitions[i].topic.name in schemas_changed]
@@ -294,20 +294,6 @@ async def _changed(session: Session, topics: Mapping[str, TopicInfo]) -> dict[st
             continue
         if not fresh.is_converted_as(topic):
             changed[name] = fresh
-    return changed
-
-
-async def _with_newer_schemas(session: Session, topics: Mapping[str, TopicInfo]) -> set[str]:
-    """Return the names of those topics whose subjects have other newest schemas than before. A topic whose subject
-    cannot be looked up counts as unchanged, so that its refusal stands."""
-    changed = set()
-    for name, topic in topics.items():
-        if is_framed(topic):
-            try:
-                if await session.gateway.schemas.has_changed(await session.broker(), value_subject(name)):
-                    changed.add(name)
-            except SparklogError:
-                continue
     return changed
 
 
