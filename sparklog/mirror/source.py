@@ -41,6 +41,8 @@ class SourceTopic(NamedTuple):
     """Key columns of a typed topic."""
     timestamp_column: str | None = None
     """Column with the event time of a typed topic's rows."""
+    key_schema: str = ""
+    """Setting `kafka.key.schema` of a typed topic of a sparklog cluster; "": it has none."""
 
 
 class SourceOffset(NamedTuple):

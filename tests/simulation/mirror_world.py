@@ -428,7 +428,12 @@ class Life:
 
     def worker(self, bytes_per_second: int = 0) -> MirrorSync:
         decisions = Decisions(
-            self._pause, self._note_lost, self._begin_at, lambda name, count: None, lambda name, schema: {}
+            self._pause,
+            self._note_lost,
+            self._begin_at,
+            lambda name, count: None,
+            lambda name, schema: {},
+            lambda name, key_schema: None,
         )
         source: Any = self.source
         log: Any = self.log

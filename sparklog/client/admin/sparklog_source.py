@@ -251,6 +251,7 @@ def _topic(info: TopicInfo) -> SourceTopic:
         () if info.is_envelope else tuple(info.schemas[number] for number in sorted(info.schemas)),
         () if info.is_envelope else info.key_columns,
         None if info.is_envelope else info.timestamp_column,
+        info.key_schema,
     )
 
 

@@ -83,6 +83,8 @@ class Mirrored(Struct, frozen=True):
     """Columns that the values of a Kafka cluster fill; None: an envelope topic, or the source is a sparklog cluster."""
     schemas: Mapping[int, pa.Schema] = {}
     """Schemas of the topic by id."""
+    key_schema: str = ""
+    """Setting `kafka.key.schema` of the topic; "": it has none."""
 
 
 class Decisions(Struct, frozen=True):
@@ -98,6 +100,8 @@ class Decisions(Struct, frozen=True):
     """Adds partitions to a topic, up to a total."""
     evolve: Callable[[str, pa.Schema], Mapping[int, pa.Schema]]
     """Gives a topic a newer schema, and returns all its schemas by id."""
+    set_key_schema: Callable[[str, str], None]
+    """Gives a topic the key schema of the source's topic."""
 
 
 class PartitionState(Struct):
@@ -259,6 +263,7 @@ class MirrorSync:
             self._source_topics[name] = topic
             self._follow(topic)
             self._follow_schemas(topic)
+            self._follow_key_schema(topic)
 
     def _follow(self, topic: SourceTopic) -> None:
         """Judge the partitions again whose leaders have changed, and add those that the source has added."""
@@ -298,6 +303,20 @@ class MirrorSync:
                 self._pause(topic.name, f"the source's topic has columns that the topic here cannot get: {e}")
                 return
             self._topics[topic.name] = mirrored
+
+    def _follow_key_schema(self, topic: SourceTopic) -> None:
+        """Give the topic here the key schema that the source's topic has got: the copied rows are in its partitions."""
+        mirrored = self._topics.get(topic.name)
+        if mirrored is None or topic.key_schema in ("", mirrored.key_schema):
+            return
+        try:
+            self._decisions.set_key_schema(topic.name, topic.key_schema)
+        except SparklogError as e:
+            if e.retriable:
+                raise
+            self._pause(topic.name, f"the source's topic has a key schema that the topic here cannot get: {e}")
+            return
+        self._topics[topic.name] = replace(mirrored, key_schema=topic.key_schema)
 
     # -- judgement
 

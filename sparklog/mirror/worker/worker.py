@@ -28,6 +28,7 @@ from sparklog.errors import (
     InvalidPartitionsError,
     SparklogError,
 )
+from sparklog.format.key_format import KEY_SCHEMA_SETTING
 from sparklog.kafka.values.schemas import Schemas
 from sparklog.mirror.definition import (
     LOST,
@@ -328,7 +329,9 @@ class MirrorWorker:
                     raise
                 self._pause(topic.topic, str(e))
                 topic = replace(topic, paused=str(e))
-        return Mirrored(topic, info.topic_id, info.partitions, info.inflated_bytes_max, typed, info.schemas)
+        return Mirrored(
+            topic, info.topic_id, info.partitions, info.inflated_bytes_max, typed, info.schemas, info.key_schema
+        )
 
     def _with_registered_columns(self, topic: MirroredTopic, info: TopicInfo, schemas: Schemas | None) -> TopicInfo:
         """Give a topic whose columns are those of its newest schema the columns that a newer schema has, and return its
@@ -362,7 +365,7 @@ class MirrorWorker:
             logger.warning("mirror %s: topic %s is not mirrored: %s", definition.name, name, reason)
 
     def _decisions(self) -> Decisions:
-        return Decisions(self._pause, self._note_lost, self._begin_at, self._grow, self._evolve)
+        return Decisions(self._pause, self._note_lost, self._begin_at, self._grow, self._evolve, self._set_key_schema)
 
     def _pause(self, name: str, reason: str) -> None:
         self._admin.alter_topic(name, {PAUSED: reason[:REASON_CHARS_MAX]})
@@ -384,6 +387,9 @@ class MirrorWorker:
     def _evolve(self, name: str, schema: pa.Schema) -> Mapping[int, pa.Schema]:
         self._admin.alter_schema(name, schema=schema)
         return self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms).schemas
+
+    def _set_key_schema(self, name: str, key_schema: str) -> None:
+        self._admin.alter_topic(name, {KEY_SCHEMA_SETTING: key_schema})
 
     def _add_partitions(self, name: str, partitions: int) -> None:
         try:
