@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from sparklog.errors import SparklogError
 
+START_S = 300
+"""Longest wait for the start of a broker, which may be slow beside other work."""
 PATIENCE_S = 60.0
 CLUSTER_PATIENCE_S = 120.0
 """A cluster may elect leaders and a controller meanwhile."""

@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.timeout(1_800),
     pytest.mark.skipif(not has_java() or not shutil.which("mvn"), reason="Java and Maven are needed for Kafka"),
 ]
-START_S = 300
 PATIENCE_S = 300.0
 PARTITIONS = 1_000
 
@@ -38,25 +37,6 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
     server.start()
     yield server
     server.stop(kill=True)
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalBroker]:
-    with sparklog.start_local(timeout_s=START_S, settings={"mirror.worker.enable": False}) as local:
-        yield local
-
-
-@pytest.fixture
-def admin(target: LocalBroker) -> Iterator[sparklog.Admin]:
-    with sparklog.Admin(target.bootstrap_servers) as opened:
-        yield opened
-
-
-@pytest.fixture
-def worker(target: LocalBroker) -> Iterator[MirrorWorker]:
-    opened = MirrorWorker(target.bootstrap_servers)
-    yield opened
-    opened.close()
 
 
 def create(kafka: KafkaServer, name: str, partitions: int = 1, **more: object) -> None:

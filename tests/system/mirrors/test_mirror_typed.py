@@ -21,27 +21,13 @@ from sparklog.errors import InvalidConfigError, PolicyViolationError
 from sparklog.mirror.worker.verify import verify_mirror
 from sparklog.mirror.worker.worker import MirrorWorker
 from tests.support.mirror_steps import MIRROR_STEPS, REFUSED_STEPS
-from tests.support.waiting import PATIENCE_S
-
-START_S = 300
+from tests.support.waiting import PATIENCE_S, START_S
 
 
 @pytest.fixture(scope="module")
 def source() -> Iterator[LocalBroker]:
     with sparklog.start_local(timeout_s=START_S, kafka=True) as local:
         yield local
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalBroker]:
-    with sparklog.start_local(timeout_s=START_S, settings={"mirror.worker.enable": False}) as local:
-        yield local
-
-
-@pytest.fixture
-def admin(target: LocalBroker) -> Iterator[sparklog.Admin]:
-    with sparklog.Admin(target.bootstrap_servers) as opened:
-        yield opened
 
 
 def produce(source: LocalBroker, topic: str, values: list[Any], headers: Any = None) -> None:

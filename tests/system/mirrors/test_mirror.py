@@ -28,13 +28,13 @@ from sparklog.mirror.worker.log_side import LogSide, PlacedAppend
 from sparklog.mirror.worker.verify import verify_mirror
 from sparklog.mirror.worker.worker import MirrorWorker
 from tests.support.mirror_steps import MIRROR_STEPS
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import PATIENCE_S, START_S, until
 
 KILLS = 10
-START_S = 300
-"""Longest wait for a broker, which may start slowly beside other work."""
 Record = tuple[int, bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]
 """Offset, key, value, headers and timestamp."""
+
+NEEDS_GATEWAY = True
 
 
 @pytest.fixture(scope="module")
@@ -42,25 +42,6 @@ def source() -> Iterator[LocalBroker]:
     settings = {"log.cleaner.backoff.ms": 20}  # compacts at once
     with sparklog.start_local(timeout_s=START_S, kafka=True, settings=settings) as local:
         yield local
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalBroker]:
-    with sparklog.start_local(timeout_s=START_S, kafka=True, settings={"mirror.worker.enable": False}) as local:
-        yield local
-
-
-@pytest.fixture
-def admin(target: LocalBroker) -> Iterator[sparklog.Admin]:
-    with sparklog.Admin(target.bootstrap_servers) as opened:
-        yield opened
-
-
-@pytest.fixture
-def worker(target: LocalBroker) -> Iterator[MirrorWorker]:
-    opened = MirrorWorker(target.bootstrap_servers)
-    yield opened
-    opened.close()
 
 
 def url(source: LocalBroker) -> str:

@@ -17,9 +17,9 @@ from sparklog.mirror.worker.verify import verify_mirror
 from sparklog.mirror.worker.worker import MirrorWorker
 from sparklog.types import OffsetAndMetadata, TopicPartition
 from tests.support.cases import for_each
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, START_S
 
-START_S = 300
+NEEDS_GATEWAY = True
 
 
 @pytest.fixture(scope="module")
@@ -28,29 +28,10 @@ def source() -> Iterator[LocalBroker]:
         yield local
 
 
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalBroker]:
-    with sparklog.start_local(timeout_s=START_S, kafka=True, settings={"mirror.worker.enable": False}) as local:
-        yield local
-
-
 @pytest.fixture
 def there(source: LocalBroker) -> Iterator[sparklog.Admin]:
     with sparklog.Admin(source.bootstrap_servers) as opened:
         yield opened
-
-
-@pytest.fixture
-def here(target: LocalBroker) -> Iterator[sparklog.Admin]:
-    with sparklog.Admin(target.bootstrap_servers) as opened:
-        yield opened
-
-
-@pytest.fixture
-def worker(target: LocalBroker) -> Iterator[MirrorWorker]:
-    opened = MirrorWorker(target.bootstrap_servers)
-    yield opened
-    opened.close()
 
 
 def url(source: LocalBroker) -> str:
@@ -94,7 +75,7 @@ def test_columns_offsets_and_transactions_are_the_same_until_the_copy_takes_over
     source: LocalBroker,
     target: LocalBroker,
     there: sparklog.Admin,
-    here: sparklog.Admin,
+    admin: sparklog.Admin,
     worker: MirrorWorker,
 ) -> None:
     there.create_topic(
@@ -108,12 +89,12 @@ def test_columns_offsets_and_transactions_are_the_same_until_the_copy_takes_over
     tp = TopicPartition("accounts", 0)
     there.alter_group_offsets("readers", {tp: OffsetAndMetadata(5, "note")})
 
-    here.create_mirror("copy", source=url(source), topics="accounts", groups="readers")
+    admin.create_mirror("copy", source=url(source), topics="accounts", groups="readers")
     assert worker.run_once() == {}
-    assert here.describe_topic("accounts").schema == there.describe_topic("accounts").schema
+    assert admin.describe_topic("accounts").schema == there.describe_topic("accounts").schema
     assert stored(target, "accounts") == stored(source, "accounts")
-    assert ends(here, "accounts") == ends(there, "accounts")
-    assert here.list_group_offsets("readers") == {tp: OffsetAndMetadata(5, "note")}
+    assert ends(admin, "accounts") == ends(there, "accounts")
+    assert admin.list_group_offsets("readers") == {tp: OffsetAndMetadata(5, "note")}
     assert verified(target, "copy") == (105, [])
     with pytest.raises(PolicyViolationError, match="mirror promote copy accounts"):
         send(target, "accounts", [{"id": 1}], linger_ms=0)
@@ -123,9 +104,9 @@ def test_columns_offsets_and_transactions_are_the_same_until_the_copy_takes_over
     send(source, "accounts", [{"id": i, "note": "new"} for i in range(40)])
     assert worker.run_once() == {}
     assert stored(target, "accounts") == stored(source, "accounts")
-    assert here.describe_topic("accounts").setting("partitions.added") is True
+    assert admin.describe_topic("accounts").setting("partitions.added") is True
 
-    assert here.promote_mirror("copy") == ["accounts"]
+    assert admin.promote_mirror("copy") == ["accounts"]
     note = "after the failover"
     for local in (source, target):
         send(local, "accounts", [{"id": 3, "note": note}])
@@ -157,7 +138,7 @@ def test_envelope_topics_keep_times_headers_tombstones_and_removed_records(
     source: LocalBroker,
     target: LocalBroker,
     there: sparklog.Admin,
-    here: sparklog.Admin,
+    admin: sparklog.Admin,
     worker: MirrorWorker,
     stamp: str,
 ) -> None:
@@ -168,10 +149,10 @@ def test_envelope_topics_keep_times_headers_tombstones_and_removed_records(
         for i in range(60):
             value = None if i % 9 == 0 else b"v%d" % i
             producer.send(name, value, key=b"k%d" % (i % 7), headers=[("h", b"%d" % i)]).result(PATIENCE_S)
-    here.create_mirror(f"copy-{stamp}", source=url(source), topics=name)
+    admin.create_mirror(f"copy-{stamp}", source=url(source), topics=name)
     assert worker.run_once() == {}
     assert verified(target, f"copy-{stamp}")[1] == []
-    assert ends(here, name) == ends(there, name) == [60]
+    assert ends(admin, name) == ends(there, name) == [60]
     assert stored(target, name).splitlines()[-3:] == stored(source, name).splitlines()[-3:]
     kafka = KafkaConsumer(
         {"bootstrap.servers": target.kafka_bootstrap_servers, "group.id": name, "auto.offset.reset": "earliest"}
@@ -182,6 +163,6 @@ def test_envelope_topics_keep_times_headers_tombstones_and_removed_records(
     kafka.close()
 
 
-def test_options_for_kafkas_values_are_refused(source: LocalBroker, here: sparklog.Admin) -> None:
+def test_options_for_kafkas_values_are_refused(source: LocalBroker, admin: sparklog.Admin) -> None:
     with pytest.raises(InvalidConfigError, match="keep their own columns"):
-        here.create_mirror("c", source=url(source), topics="t", value_format="json", columns={".*": "id INT"})
+        admin.create_mirror("c", source=url(source), topics="t", value_format="json", columns={".*": "id INT"})

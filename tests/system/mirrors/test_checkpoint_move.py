@@ -19,8 +19,8 @@ from sparklog.client.net.cluster import cluster
 from sparklog.errors import DataLossError, InvalidConfigError
 from sparklog.format.source_offsets import IDS, hidden_state, offset_text
 from sparklog.mirror.worker.worker import MirrorWorker
+from tests.support.waiting import START_S
 
-START_S = 300
 QUERY = "3f375daa-e900-4398-b64f-712799e76389"
 
 
@@ -28,18 +28,6 @@ QUERY = "3f375daa-e900-4398-b64f-712799e76389"
 def source() -> Iterator[LocalBroker]:
     with sparklog.start_local(timeout_s=START_S) as local:
         yield local
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalBroker]:
-    with sparklog.start_local(timeout_s=START_S, settings={"mirror.worker.enable": False}) as local:
-        yield local
-
-
-@pytest.fixture
-def admin(target: LocalBroker) -> Iterator[sparklog.Admin]:
-    with sparklog.Admin(target.bootstrap_servers) as opened:
-        yield opened
 
 
 def send(local: LocalBroker, topic: str, count: int) -> None:

@@ -23,8 +23,6 @@ from tests.support.waiting import until
 from tests.system.secure_broker import PASSWORD, SecureBroker, now, write_identity
 from tests.system.secure_gateway import SecureGateway, allow
 
-START_S = 300
-"""Longest wait for a broker, which may start slowly beside other work."""
 WORKER_RIGHTS = (
     Operation.CREATE,
     Operation.ALTER_CONFIGS,
@@ -52,18 +50,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureGateway]:
         admin.alter_group_offsets("g", {sparklog.TopicPartition("mine", 0): 1})
     yield broker
     assert broker.stop() == 0, broker.process.stderr
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalBroker]:
-    with sparklog.start_local(timeout_s=START_S, settings={"mirror.worker.enable": False}) as local:
-        yield local
-
-
-@pytest.fixture
-def admin(target: LocalBroker) -> Iterator[Admin]:
-    with Admin(target.bootstrap_servers) as opened:
-        yield opened
 
 
 def settings_file(source: SecureGateway, listener: str, path: Path, **more: str) -> str:

@@ -24,9 +24,8 @@ from sparklog.client.refused import RefusedRecords, Values
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError
 from sparklog.mirror.worker.verify import verify_mirror
 from sparklog.mirror.worker.worker import MirrorWorker
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, START_S
 
-START_S = 300
 ACCOUNT: dict[str, Any] = {
     "type": "record",
     "name": "Account",
@@ -45,18 +44,6 @@ WIDER = ACCOUNT | {
 def source() -> Iterator[LocalBroker]:
     with sparklog.start_local(timeout_s=START_S, kafka=True) as local:
         yield local
-
-
-@pytest.fixture(scope="module")
-def target() -> Iterator[LocalBroker]:
-    with sparklog.start_local(timeout_s=START_S, settings={"mirror.worker.enable": False}) as local:
-        yield local
-
-
-@pytest.fixture
-def admin(target: LocalBroker) -> Iterator[sparklog.Admin]:
-    with sparklog.Admin(target.bootstrap_servers) as opened:
-        yield opened
 
 
 @pytest.fixture
