@@ -32,9 +32,9 @@ _BATCH_SIZE = settings_of(Scope.PRODUCER)["batch.size.bytes"]
 
 @dataclass(frozen=True)
 class SinkTask:
-    """A task of a write; Spark pickles it. `keyed`: the topic is typed and has key columns. `schema_id`: the topic's
-    newest schema when the write began; -1: the rows name their topics. `names`: the columns' names in the log
-    (`sink_input.ColumnFit`); None: the names of the rows."""
+    """A task of a write; Spark pickles it. `keyed`: the topic is typed and has key columns. `schema_id`, `topic_id`:
+    the topic's newest schema and its id when the write began; -1 and None: the rows name their topics. `names`: the
+    columns' names in the log (`sink_input.ColumnFit`); None: the names of the rows."""
 
     options: SinkOptions
     envelope: bool
@@ -42,6 +42,7 @@ class SinkTask:
     publisher: Publisher
     schema_id: int = -1
     names: tuple[str, ...] | None = None
+    topic_id: str | None = None
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
         """Write all rows and wait until every in-sync replica has them. Any failure fails the task.
@@ -68,7 +69,7 @@ class SinkTask:
         producer = producers.take(self.options.address, self.options.producer)
         if self.options.topic is not None:  # the topic may have been created again since this worker wrote to it
             client_id = str(self.options.producer.get("client.id", ""))
-            self.options.address.connect(client_id).note_schema(self.options.topic, self.schema_id)
+            self.options.address.connect(client_id).note_schema(self.options.topic, self.schema_id, self.topic_id)
         try:
             with nullcontext() if participant is None else producer.participation(participant):
                 self._send(producer, itertools.chain([first], pieces), message)

@@ -122,7 +122,9 @@ def batch_writer(values: Mapping[str, str], schema: StructType, *, overwrite: bo
     warn_once(options.remarks)
     kind = _check(options, schema, wait_ms=0)
     return SparklogBatchWriter(
-        SinkTask(options, kind.envelope, kind.keyed, batch_publisher(options), kind.schema_id, kind.names)
+        SinkTask(
+            options, kind.envelope, kind.keyed, batch_publisher(options), kind.schema_id, kind.names, kind.topic_id
+        )
     )
 
 
@@ -169,26 +171,29 @@ def stream_writer(
 def _stream_task(options: SinkOptions, schema: StructType, checkpoint: str, query_name: str) -> SinkTask:
     kind = _check(options, schema, wait_ms=options.broker_wait_ms)
     publisher = stream_publisher(options, checkpoint, query_name)
-    return SinkTask(options, kind.envelope, kind.keyed, publisher, kind.schema_id, kind.names)
+    return SinkTask(options, kind.envelope, kind.keyed, publisher, kind.schema_id, kind.names, kind.topic_id)
 
 
 class _Kind(NamedTuple):
-    """The kind of the target topic. `keyed`: the topic is typed and has key columns. `schema_id`: its newest schema; -1
-    if the rows name their topics. `names`: names of the columns in the log; None if the rows have the same names."""
+    """The kind of the target topic. `keyed`: the topic is typed and has key columns. `schema_id`, `topic_id`: its
+    newest schema and its id; -1 and None if the rows name their topics. `names`: names of the columns in the log; None
+    if the rows have the same names."""
 
     envelope: bool
     keyed: bool
     schema_id: int = -1
     names: tuple[str, ...] | None = None
+    topic_id: str | None = None
 
 
 def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> _Kind:
     """Look up the target topic and check the rows against it. Raises SchemaMismatchError if they do not fit."""
-    shape, keyed, schema_id = None, False, -1
+    shape, keyed, schema_id, topic_id = None, False, -1, None
     if options.topic is not None:
         catalog = Catalog(options.address, wait_ms)
         topics = catalog.topics(Subscription(topics=(options.topic,)), missing_is_error=True, to_write=True)
-        shape, schema_id = shapes_of(topics)[options.topic], topics[options.topic].schema_id
+        shape = shapes_of(topics)[options.topic]
+        schema_id, topic_id = topics[options.topic].schema_id, topics[options.topic].topic_id
         if options.include_headers and shape.kind != KIND_ENVELOPE:
             raise no_headers(f"topic {options.topic!r} is a typed topic")
         keyed = shape.kind != KIND_ENVELOPE and bool(topics[options.topic].key_columns)
@@ -196,4 +201,4 @@ def _check(options: SinkOptions, schema: StructType, *, wait_ms: int) -> _Kind:
     if fitted.dropped:
         warn_once((f"columns that an envelope topic does not take are left out ({', '.join(fitted.dropped)})",))
     envelope = shape is None or shape.kind == KIND_ENVELOPE
-    return _Kind(envelope, keyed, schema_id, None if fitted.unchanged else fitted.names)
+    return _Kind(envelope, keyed, schema_id, None if fitted.unchanged else fitted.names, topic_id)

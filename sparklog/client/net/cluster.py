@@ -211,12 +211,14 @@ class Cluster:
         with self._lock:
             self._topics[info.name] = (info, time.monotonic())
 
-    def note_schema(self, name: str, newest_schema_id: int) -> None:
+    def note_schema(self, name: str, newest_schema_id: int, topic_id: str | None = None) -> None:
         """Note that the topic's newest schema has this id, as a broker says. Metadata with an older schema are
-        forgotten."""
+        forgotten, and those of a deleted topic: one with another id than `topic_id` (None: unknown)."""
         with self._lock:
             cached = self._topics.get(name)
-            if cached is not None and cached[0].schema_id < newest_schema_id:
+            if cached is not None and (
+                cached[0].schema_id < newest_schema_id or topic_id not in (None, cached[0].topic_id)
+            ):
                 self._forget_topic(name)
 
     def invalidate(self, name: str) -> None:

@@ -20,7 +20,7 @@ NUMBERS = StructType([StructField("n", LongType())])
 @pytest.fixture(autouse=True)
 def typed(monkeypatch: pytest.MonkeyPatch) -> None:
     topic = SimpleNamespace(
-        kind="typed", schema=pa.schema([("n", pa.int64())]), key_columns=(), partitions=1, schema_id=1
+        kind="typed", schema=pa.schema([("n", pa.int64())]), key_columns=(), partitions=1, schema_id=1, topic_id="id"
     )
     monkeypatch.setattr(Catalog, "topics", lambda *_, **__: {"t": topic})
 
