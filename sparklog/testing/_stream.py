@@ -30,6 +30,10 @@ from sparklog.errors import InvalidRequestError
 from sparklog.testing._broker import KitBroker, moment_ms
 
 STEP_TIMEOUT_S = 600.0
+STARTS_MAX = 4
+"""Starts of a query in one step: Spark gives a Python process ten seconds to start, which slow machines exceed."""
+LATE_PROCESS, NO_BATCH_YET = "failed to connect back", "Current State: INITIALIZING"
+"""Texts of Spark's error when a Python process was late, and the query had run no micro-batch."""
 COMMITS, OFFSETS = "commits", "offsets"
 WATERMARK = "nextBatchWatermarkMs"
 NAMED_SOURCES = {
@@ -119,12 +123,28 @@ class StreamRun:
             The run.
 
         Raises:
-            InvalidRequestError: `stop` has ended the run.
+            InvalidRequestError: `stop` has ended the run, or a server of Spark Connect has other files.
             StreamingQueryException: The query has failed.
             TimeoutError: The query has not ended within ten minutes.
         """
         if self._is_stopped:
             raise InvalidRequestError("step: the run has been stopped: begin another one with stream.run")
+        for number in range(1, STARTS_MAX + 1):
+            try:
+                self._run_query()
+                break
+            except Exception as e:  # PySpark's classes of it differ between classic and Connect
+                if number == STARTS_MAX or not all(text in str(e) for text in (LATE_PROCESS, NO_BATCH_YET)):
+                    raise
+        if not self.checkpoint.exists():
+            raise InvalidRequestError(
+                f"the query's checkpoint {self.checkpoint} is not on this machine: start the server of Spark Connect "
+                "here, with this file system, or set SPARK_REMOTE=local[2]"
+            )
+        return self
+
+    def _run_query(self) -> None:
+        """Start the query, and wait for its end. Raises the query's failure, or TimeoutError."""
         assert self._start is not None
         query = self._start(str(self.checkpoint))
         try:
@@ -133,7 +153,6 @@ class StreamRun:
             self.progress = [dict(json.loads(p.json)) for p in query.recentProgress]
         finally:
             query.stop()
-        return self
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows that the query has written so far, micro-batch after micro-batch.

@@ -23,6 +23,7 @@ SHARE = (
     "tests/spark/test_connect.py",
     "tests/spark/test_state.py",
     "tests/spark/test_testing_kit.py",
+    "tests/spark/test_named_sources.py",
     *(f"tests/spark/kafka_parity/test_{name}.py" for name in ("columns", "sink", "stream_positions")),
 )
 TOOLS = ("pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.119")
@@ -68,7 +69,7 @@ def environment(directory: Path, python: str, spark: str, uv: str | None) -> Pat
     if stamp.exists() and stamp.read_text(encoding="utf-8") == wanted:
         return made
     shutil.rmtree(directory, ignore_errors=True)
-    packages = ["-e", f"{ROOT}[connect]", f"pyspark=={spark}", *TOOLS]
+    packages = ["-e", f"{ROOT}[connect,testing]", f"pyspark=={spark}", *TOOLS]
     if uv is not None:
         _quietly([uv, "venv", "--python", python, str(directory)])
         _quietly([uv, "pip", "install", "--python", str(made), *packages])
@@ -90,6 +91,7 @@ def run_cell(python: Path, tests: list[str]) -> Outcome:
         "-m",
         "pytest",
         "-q",
+        "--all",
         f"--timeout={TEST_TIMEOUT_S}",
         "-p",
         "no:cacheprovider",
