@@ -19,6 +19,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 import sparklog
+import sparklog.testing
 
 ROOT = Path(__file__).resolve().parents[2]
 TOP = {
@@ -100,8 +101,10 @@ def _linked_files() -> set[Path]:
 
 
 def _reference() -> str:
-    """Return the page with every public name of the package `sparklog`."""
+    """Return the page with every public name of the packages `sparklog` and `sparklog.testing`."""
     where: dict[str, Any] = sparklog._WHERE
     parts = ["# API reference", "All names that `import sparklog` offers. A name is imported on its first use."]
     parts += [f"::: {module}.{name}" for name, module in where.items()]
+    parts += ["# The test kit", "All names of `sparklog.testing`; its fixtures are on the page about tests."]
+    parts += [f"::: sparklog.testing.{module}.{name}" for name, module in sparklog.testing._WHERE.items()]
     return "\n\n".join(parts) + "\n"
