@@ -160,13 +160,21 @@ class Faults:
 class KitBroker:
     """A broker, or a cluster, that belongs to a test session."""
 
-    def __init__(self, brokers: int = 1, *, kafka: bool = False, settings: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        brokers: int = 1,
+        *,
+        kafka: bool = False,
+        settings: Mapping[str, object] | None = None,
+        directory: Path | None = None,
+    ) -> None:
         """Start it. Tests use the fixtures `sparklog_broker` and `kafka_broker` instead.
 
         Args:
             brokers: Number of brokers; more than one needs Java and `sparklog[cluster]`.
             kafka: True for a gateway for Kafka's clients beside each broker.
             settings: Broker settings by their dotted names. None: the defaults.
+            directory: An empty directory for the data, which `stop` removes. None: a temporary one.
 
         Raises:
             BrokerNotAvailableError: A broker did not start.
@@ -175,7 +183,7 @@ class KitBroker:
         self._count = brokers
         self._kafka = kafka
         self._settings = dict(settings or {})
-        self._directory = Path(tempfile.mkdtemp(prefix="sparklog-kit-"))
+        self._directory = Path(tempfile.mkdtemp(prefix="sparklog-kit-")) if directory is None else directory
         self._is_marked = False
         """True if the test has ordered faults."""
         self._ahead_ms = 0

@@ -86,13 +86,19 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(scope="session")
-def sparklog_broker(request: pytest.FixtureRequest) -> Iterator[KitBroker]:
-    """A broker that the session's tests share; with `@pytest.mark.sparklog(brokers=3)` a cluster."""
+def sparklog_broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KitBroker]:
+    """A broker that the session's tests share; with `@pytest.mark.sparklog(brokers=3)` a cluster. Pytest removes the
+    data of a session that was killed, as it removes its other temporary directories."""
     from sparklog.testing._broker import KitBroker
 
     shape = getattr(request, "param", _Shape())
     config = request.config
-    with KitBroker(shape.brokers, kafka=config.stash.get(_uses_kafka, False), settings=dict(shape.settings)) as broker:
+    with KitBroker(
+        shape.brokers,
+        kafka=config.stash.get(_uses_kafka, False),
+        settings=dict(shape.settings),
+        directory=tmp_path_factory.mktemp("sparklog"),
+    ) as broker:
         config.stash[_running] = broker
         try:
             yield broker

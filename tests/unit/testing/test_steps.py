@@ -30,7 +30,7 @@ class ScriptedQuery:
             Path(checkpoint).mkdir(parents=True, exist_ok=True)
         return self
 
-    def awaitTermination(self, timeout_s: float) -> bool:  # noqa: N802 - Spark's name
+    def awaitTermination(self, timeout_s: float) -> bool:
         if self.failures:
             raise RuntimeError(self.failures.pop(0))
         return True

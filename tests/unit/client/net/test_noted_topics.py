@@ -20,9 +20,7 @@ from tests.support.cases import for_each
         (1, "other", False),  # created again in a new cluster at the same address, which counts schemas from 1
     ],
 )
-def test_metadata_of_another_topic_or_schema_are_forgotten(
-    schema_id: int, topic_id: str | None, is_kept: bool
-) -> None:
+def test_metadata_of_another_topic_or_schema_are_forgotten(schema_id: int, topic_id: str | None, is_kept: bool) -> None:
     cluster = Cluster("127.0.0.1:1")
     cluster.remember(TopicInfo("t", "id", "typed", 1, 5, {5: pa.schema([])}, (), None, {}, 0, ()))
     cluster.note_schema("t", schema_id, topic_id)
