@@ -26,7 +26,7 @@ from sparklog.errors import InvalidRequestError, PolicyViolationError, UnknownTo
 from sparklog.kafka.values.fitting import FittingRows, fitting_rows
 from sparklog.metadata.mirror_settings import NAME
 from sparklog.mirror.definition import JSON
-from sparklog.mirror.readers import value_reader
+from sparklog.mirror.readers import header_reader, value_reader
 from sparklog.mirror.refused import REASON_CHARS_MAX, REFUSED_SCHEMA, SUFFIX, refused_topic
 from sparklog.security.client_security import Security
 from sparklog.types import READ_COMMITTED, TopicPartition
@@ -191,6 +191,7 @@ class RefusedRecords:
             value_reader(values.format, schemas, self.info.inflated_bytes_max),
             bytes_max=self.info.inflated_bytes_max,
             drops_headers=values.drops_headers,
+            read_headers=header_reader(values.format, schemas),
         )
 
     def _send(self, producer: Producer, tp: TopicPartition, rows: pa.RecordBatch, fitting: FittingRows) -> None:

@@ -10,7 +10,8 @@ import pyarrow as pa
 from sparklog.errors import InvalidConfigError, LeaderNotAvailableError
 from sparklog.format.schema import canonical_schema
 from sparklog.format.schema_evolution import SchemaChange, growth
-from sparklog.kafka.values.fitting import ReadValues, read_json
+from sparklog.kafka.values.fitting import ReadHeaders, ReadValues, read_json
+from sparklog.kafka.values.header_ids import framed_parts
 from sparklog.kafka.values.keys import RowForm
 from sparklog.kafka.values.schemas import Schemas, value_subject
 from sparklog.mirror.definition import JSON, REGISTERED_FORMATS, VALUE_FORMATS
@@ -35,6 +36,13 @@ def value_reader(
 
     read = partial(rows_of_framed, form=value_format, schemas=schemas, rows_bytes_max=rows_bytes_max)
     return partial(_read_following, read, schemas) if follows_registry else read
+
+
+def header_reader(value_format: str, schemas: Schemas | None) -> ReadHeaders | None:
+    """Return the function that takes the ids of schemas from headers; None for a format without them."""
+    if value_format not in REGISTERED_FORMATS or schemas is None:
+        return None
+    return partial(framed_parts, value_format=value_format, schemas=schemas)
 
 
 def _read_following(read: ReadValues, schemas: Schemas, keys: Any, values: Any, topic: RowForm) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from sparklog.errors import LeaderNotAvailableError, MessageTooLargeError
 from sparklog.format.schema import timestamp_bounds_ms
 from sparklog.kafka.records import compression
-from sparklog.kafka.values.fitting import ReadValues, fitting_rows
+from sparklog.kafka.values.fitting import ReadHeaders, ReadValues, fitting_rows
 from sparklog.mirror.batches import BatchPlace, PlacedWriter
 from sparklog.mirror.refused import REASON_CHARS_MAX, REFUSED_SCHEMA, RefusedLog, refused_topic
 from sparklog.settings import MIB
@@ -42,6 +42,7 @@ class TypedTarget(NamedTuple):
     is_compacted: bool
     timestamp_column: str | None
     read: ReadValues
+    read_headers: ReadHeaders | None
     drops_headers: bool
     batch_bytes_max: int
     inflated_bytes_max: int
@@ -118,6 +119,7 @@ class TypedConversion:
             target.read,
             bytes_max=target.inflated_bytes_max,
             drops_headers=target.drops_headers,
+            read_headers=target.read_headers,
         )
         rows, places, reasons = fitting.rows, fitting.places, fitting.refused
         if self._log.ahead:  # a worker has refused these records, and died before it appended the gap

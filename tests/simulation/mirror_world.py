@@ -531,7 +531,21 @@ def typed_target(columns: int) -> TypedTarget:
     """The typed topic with the columns of a version, as one worker knows it."""
     limits = RefusedTarget(REFUSED_SCHEMA_ID, 1 << 20, 1 << 24)
     return TypedTarget(
-        TOPIC, COLUMNS[columns], columns, (), "", "", False, None, read_json, False, 1 << 20, 1 << 24, limits, NO_LIMIT
+        TOPIC,
+        COLUMNS[columns],
+        columns,
+        (),
+        "",
+        "",
+        False,
+        None,
+        read_json,
+        None,
+        False,
+        1 << 20,
+        1 << 24,
+        limits,
+        NO_LIMIT,
     )
 
 

@@ -16,11 +16,15 @@ import pyarrow.compute as pc
 from sparklog.errors import MessageTooLargeError
 from sparklog.format.json_rows import SLICE_ROWS
 from sparklog.kafka.records.errors import InvalidRecordError
+from sparklog.kafka.values.header_ids import FramedParts
 from sparklog.kafka.values.json_records import parse_rows
 from sparklog.kafka.values.keys import RowForm, values_to_parse, with_keys
 
 ReadValues = Callable[[Any, Any, RowForm], pa.RecordBatch]
 """Function that reads values as rows, by keys, values and the topic. Raises InvalidRecordError."""
+ReadHeaders = Callable[[Any, Any, Any, RowForm], FramedParts]
+"""Function that takes the ids of schemas from headers, by keys, values, headers and the topic. Raises
+InvalidRecordError."""
 KEY, VALUE, HEADERS = 0, 1, 2
 REASON_BYTES = 300
 """Memory for the reason of a refused record."""
@@ -50,21 +54,24 @@ def fitting_rows(
     *,
     bytes_max: int,
     drops_headers: bool = False,
+    read_headers: ReadHeaders | None = None,
 ) -> FittingRows:
     """Convert the records of a batch. `records`: rows of an envelope topic. `read`: function that reads the values.
     `bytes_max`: memory of rows and reasons after which later records are left out: a short record can be a long row. A
     record whose row alone takes more is refused. `drops_headers`: False to refuse records with headers, for which a
-    typed topic has no place."""
+    typed topic has no place. `read_headers`: function that takes the ids of schemas from headers; None: they are
+    headers as others."""
     conversion = _Conversion(topic, read, bytes_max)
-    skip = records.column(HEADERS).is_valid() if not drops_headers else None
-    if skip is not None and not pc.any(skip).as_py():
-        skip = None
+    if (drops_headers and read_headers is None) or not pc.any(records.column(HEADERS).is_valid()).as_py():
+        read_headers, drops_headers = None, True
     count = 0
     for first in range(0, records.num_rows, SLICE_ROWS):
         part = records.slice(first, SLICE_ROWS)
         places = np.arange(first, first + part.num_rows)
-        if skip is not None:
-            has_headers = np.asarray(skip.slice(first, SLICE_ROWS).to_numpy(zero_copy_only=False))
+        has_headers = np.asarray(part.column(HEADERS).is_valid().to_numpy(zero_copy_only=False))
+        if read_headers is not None:
+            part, places, has_headers = conversion.with_ids(part, places, read_headers)
+        if not drops_headers:
             reason = f"the record has headers: the typed topic {topic.name!r} has no place for them"
             conversion.refused |= dict.fromkeys(places[has_headers].tolist(), reason)
             places = places[~has_headers]
@@ -101,11 +108,7 @@ class _Conversion:
                 if rows.nbytes > self._bytes_max:
                     raise MessageTooLargeError(f"the row takes {rows.nbytes} bytes, at most {self._bytes_max}")
             except InvalidRecordError as e:
-                keep = np.ones(len(places), bool)
-                keep[list(e.records)] = False
-                for index, message in e.records.items():
-                    self.refused[int(places[index])] = self._reason(index, message)
-                records, places = records.filter(pa.array(keep)), places[keep]
+                records, places = self._without(e, records, places)
             except MessageTooLargeError as e:
                 if len(places) == 1:
                     self.refused[int(places[0])] = str(e)
@@ -118,6 +121,30 @@ class _Conversion:
                 self._rows.append(rows)
                 self._places.append(places)
                 return
+
+    def with_ids(
+        self, records: pa.RecordBatch, places: np.ndarray, read_headers: ReadHeaders
+    ) -> tuple[pa.RecordBatch, np.ndarray, np.ndarray]:
+        """Return a slice with the ids of its headers in keys and values, without the records that are refused for them,
+        and True for each record with other headers."""
+        while True:
+            try:
+                parts = read_headers(records.column(KEY), records.column(VALUE), records.column(HEADERS), self._topic)
+            except InvalidRecordError as e:
+                records, places = self._without(e, records, places)
+            else:
+                columns = [parts.keys, parts.values, *records.columns[HEADERS:]]
+                return pa.RecordBatch.from_arrays(columns, schema=records.schema), places, parts.has_headers
+
+    def _without(
+        self, error: InvalidRecordError, records: pa.RecordBatch, places: np.ndarray
+    ) -> tuple[pa.RecordBatch, np.ndarray]:
+        """Note the refused records of a slice, and return the others."""
+        keep = np.ones(len(places), bool)
+        keep[list(error.records)] = False
+        for index, message in error.records.items():
+            self.refused[int(places[index])] = self._reason(index, message)
+        return records.filter(pa.array(keep)), places[keep]
 
     def finish(self, count: int) -> FittingRows:
         schema = self._topic.schema

@@ -13,11 +13,13 @@ A row that is null in all key columns has no key.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,8 +34,8 @@ from sparklog.kafka.records.varints import Array
 from sparklog.kafka.schemas.avro import AvroField, AvroSchema, AvroType, parse_avro
 from sparklog.kafka.schemas.errors import RegistryError
 from sparklog.kafka.schemas.json_schema import JsonSchema
-from sparklog.kafka.schemas.protobuf import ProtobufSchema
-from sparklog.kafka.schemas.schema_types import Parsed, SchemaType, parse
+from sparklog.kafka.schemas.protobuf import ProtobufSchema, parse_protobuf
+from sparklog.kafka.schemas.schema_types import Parsed, SchemaType
 from sparklog.kafka.values.avro_bytes import Space
 from sparklog.kafka.values.framed_records import JSON_SCHEMA, Target, check_columns, columns_of_schema, read_framed
 from sparklog.kafka.values.framed_rows import write_payloads
@@ -193,14 +195,24 @@ def _read(text: str, form: str, columns: pa.Schema) -> _KeySchema:
     except ValueError as e:
         raise InvalidRequestError(f"the topic's key schema cannot be read: {e}") from None
     try:
-        if pinned.type == SchemaType.PROTOBUF.value:
-            schema = parse(SchemaType.PROTOBUF, pinned.compiled, {})
-        else:
-            schema = parse(SchemaType(pinned.type), pinned.schema, {})
-    except RegistryError as e:
+        schema = _parsed(pinned)
+    except (RegistryError, ValueError, RecursionError) as e:
         raise SchemaMismatchError(f"the topic's key schema is not valid: {e}") from None
     check_key_schema(schema, form, columns)
     return _KeySchema(pinned.id, _as_record(schema, columns.names))
+
+
+def _parsed(pinned: PinnedSchema) -> Parsed:
+    """Return a schema that a gateway has checked, or another writer has set. Every client parses it, so it needs no
+    compiler, and no library for JSON. Raises RegistryError; ValueError."""
+    if pinned.type == SchemaType.AVRO.value:
+        return parse_avro(pinned.schema)
+    if pinned.type == SchemaType.JSON.value:
+        return JsonSchema(msgspec.json.decode(pinned.schema), pinned.schema, pinned.schema, {})
+    compiled = base64.b64decode(pinned.compiled, validate=True)
+    if not compiled:
+        raise ValueError("it has no descriptor")
+    return parse_protobuf(pinned.compiled, {})
 
 
 class _SchemasOfKeys:

@@ -7,7 +7,7 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import InvalidConfigError
 from sparklog.kafka.values.schemas import Schemas
 from sparklog.mirror.definition import MirroredTopic
-from sparklog.mirror.readers import value_reader
+from sparklog.mirror.readers import header_reader, value_reader
 from sparklog.mirror.refused import REFUSED_SCHEMA
 from sparklog.mirror.typed import RefusedTarget, TypedTarget
 
@@ -39,6 +39,7 @@ def typed_target(topic: MirroredTopic, info: TopicInfo, refused: TopicInfo, sche
         is_compacted=info.is_compacted,
         timestamp_column=info.timestamp_column,
         read=read,
+        read_headers=header_reader(definition.value_format, schemas),
         drops_headers=definition.drops_headers,
         batch_bytes_max=info.max_message_bytes,
         inflated_bytes_max=info.inflated_bytes_max,

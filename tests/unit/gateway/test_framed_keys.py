@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import subprocess
 from typing import Any
 
 import fastavro
@@ -277,3 +278,25 @@ def test_a_topic_keeps_its_key_schema() -> None:
     for changed in (before, before | {"kafka.key.schema": pinned_schema(4, OTHER).text}):
         with pytest.raises(InvalidConfigError, match="cannot be changed"):
             check_same_key_format("t", after, changed)
+
+
+@for_each(
+    "form, setting",
+    [
+        ("avro", {"id": 1, "schema": "{"}),
+        ("avro", {"id": 1, "schema": "[" * 60_000}),
+        ("avro", {"id": 1, "schema": '"long"', "type": "JSON"}),
+        ("json-schema", {"id": 1, "schema": "{", "type": "JSON"}),
+        ("json-schema", {"id": 1, "schema": "[" * 60_000, "type": "JSON"}),
+        ("protobuf", {"id": 1, "type": "PROTOBUF"}),
+        ("protobuf", {"id": 1, "type": "PROTOBUF", "compiled": "syntax = 'proto3';"}),
+        ("protobuf", {"id": 1, "type": "PROTOBUF", "compiled": "/////w=="}),
+    ],
+)
+def test_a_key_schema_that_a_hostile_writer_has_set_is_an_error_of_the_topic(
+    form: str, setting: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "run", lambda *arguments, **options: pytest.fail("no compiler is needed"))
+    to = info(SCHEMA, 3, ("id",), kafka_key_format=form, kafka_key_schema=json.dumps(setting))
+    with pytest.raises(SchemaMismatchError):
+        partitions_of_rows([pa.array([5], pa.int64())], to)

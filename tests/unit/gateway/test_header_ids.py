@@ -9,11 +9,13 @@ import pyarrow as pa
 import pytest
 
 from sparklog.client.net.topic_info import TopicInfo
-from sparklog.format.schema import HEADER_TYPE
+from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, TIMESTAMP_TYPE
 from sparklog.kafka.records.errors import InvalidRecordError
+from sparklog.kafka.values.fitting import fitting_rows
 from sparklog.kafka.values.framed_keys import pinned_schema
 from sparklog.kafka.values.header_ids import IDS_PER_BATCH_MAX, framed_parts
 from sparklog.kafka.values.schemas import SchemasNotLoadedError
+from sparklog.mirror.readers import header_reader, value_reader
 from tests.support.cases import for_each
 from tests.support.clients import info
 from tests.unit.gateway.registry_schemas import FixedSchemas, avro
@@ -100,3 +102,33 @@ def test_many_ids_are_refused_without_the_registry() -> None:
     assert len(missing.value.guids) == IDS_PER_BATCH_MAX
     with pytest.raises(InvalidRecordError, match="more than 100 headers"):
         read(IDS_PER_BATCH_MAX + 1)
+
+
+@for_each("drops_headers", [False, True])
+def test_a_mirror_reads_ids_in_headers_and_refuses_the_others_one_by_one(drops_headers: bool) -> None:
+    source = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}
+    schemas = FixedSchemas({1: avro(source)})
+    schemas.guids = {FIRST: 1}
+    headers: list[Headers] = [
+        [(VALUE, of(FIRST))],
+        [(VALUE, of(MISSING))],
+        [("trace", b"x"), (VALUE, of(FIRST))],
+        None,
+        [(VALUE, of(FIRST)), (KEY, of(FIRST))],
+    ]
+    entries = [None if one is None else [{"key": k, "value": v} for k, v in one] for one in headers]
+    values = [b"\x02", b"\x04", b"\x06", b"\0\0\0\0\1\x08", b"\x0a"]
+    records = pa.RecordBatch.from_arrays(
+        [pa.nulls(5, pa.binary()), pa.array(values), pa.array(entries, HEADER_TYPE), pa.nulls(5, TIMESTAMP_TYPE)],
+        schema=ENVELOPE_SCHEMA,
+    )
+    read, read_headers = value_reader("avro", schemas, 1 << 24), header_reader("avro", schemas)
+    topic = info(pa.schema([("id", pa.int64())]), 1, (), kafka_value_format="avro")
+    fitting = fitting_rows(
+        records, topic, read, bytes_max=1 << 24, drops_headers=drops_headers, read_headers=read_headers
+    )
+    refused = {1: "no schema of this GUID"} if drops_headers else {1: "no schema of this GUID", 2: "has headers"}
+    assert fitting.refused.keys() == refused.keys()
+    assert all(reason in fitting.refused[i] for i, reason in refused.items())
+    assert fitting.rows["id"].to_pylist() == ([1, 3, 4, 5] if drops_headers else [1, 4, 5])
+    assert fitting.places.tolist() == ([0, 2, 3, 4] if drops_headers else [0, 3, 4])

@@ -28,7 +28,7 @@ SCHEMA_ID, REFUSED_ID = 11, 9
 def target(**changes: Any) -> TypedTarget:
     limits = RefusedTarget(REFUSED_ID, 1 << 20, 1 << 24)
     plain = TypedTarget(
-        "t", SCHEMA, SCHEMA_ID, (), "", "", False, None, read_json, False, 1 << 20, 1 << 24, limits, NO_LIMIT
+        "t", SCHEMA, SCHEMA_ID, (), "", "", False, None, read_json, None, False, 1 << 20, 1 << 24, limits, NO_LIMIT
     )
     return plain._replace(**changes)
 
