@@ -18,6 +18,7 @@ import itertools
 import json
 import re
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -30,10 +31,11 @@ from sparklog.errors import InvalidRequestError
 from sparklog.testing._broker import KitBroker, moment_ms
 
 STEP_TIMEOUT_S = 600.0
-STARTS_MAX = 4
-"""Starts of a query in one step: Spark gives a Python process ten seconds to start, which slow machines exceed."""
-LATE_PROCESS, NO_BATCH_YET = "failed to connect back", "Current State: INITIALIZING"
-"""Texts of Spark's error when a Python process was late, and the query had run no micro-batch."""
+START_PATIENCE_S = 300.0
+"""The time in which a query is started again and again: Spark gives a Python process ten seconds to start, which slow
+machines exceed."""
+LATE_PROCESS, STATE, NO_BATCH_YET = "failed to connect back", "Current State: ", "Current State: INITIALIZING"
+"""Texts of Spark's errors: a Python process was late; the query has been started; it has run no micro-batch."""
 COMMITS, OFFSETS = "commits", "offsets"
 WATERMARK = "nextBatchWatermarkMs"
 NAMED_SOURCES = {
@@ -129,12 +131,13 @@ class StreamRun:
         """
         if self._is_stopped:
             raise InvalidRequestError("step: the run has been stopped: begin another one with stream.run")
-        for number in range(1, STARTS_MAX + 1):
+        deadline = time.monotonic() + START_PATIENCE_S
+        while True:
             try:
                 self._run_query()
                 break
             except Exception as e:  # PySpark's classes of it differ between classic and Connect
-                if number == STARTS_MAX or not all(text in str(e) for text in (LATE_PROCESS, NO_BATCH_YET)):
+                if not _is_late_start(str(e)) or time.monotonic() > deadline:
                     raise
         if not self.checkpoint.exists():
             raise InvalidRequestError(
@@ -371,6 +374,11 @@ class Stream:
             reader = reader.name(re.sub("[^A-Za-z0-9]", "_", topic))
         reader = reader.option("sparklog.bootstrap.servers", self._broker.bootstrap_servers).option("subscribe", topic)
         return reader.options(**{name: str(value) for name, value in options.items()}).load()
+
+
+def _is_late_start(message: str) -> bool:
+    """Return True if a query has failed because a Python process was late, before a micro-batch was begun."""
+    return LATE_PROCESS in message and (NO_BATCH_YET in message or STATE not in message)
 
 
 def _keeper(directory: str) -> Callable[[Any, int], None]:

@@ -8,10 +8,10 @@ from typing import Any, cast
 import pytest
 
 from sparklog.errors import InvalidRequestError
-from sparklog.testing import StreamRun
-from sparklog.testing._stream import STARTS_MAX
+from sparklog.testing import StreamRun, _stream
 
-LATE = "Python worker failed to connect back. === Streaming Query === Current State: INITIALIZING"
+LATE = "Python worker failed to connect back."
+LATE_SOURCE = f"{LATE} === Streaming Query === Current State: INITIALIZING"
 
 
 class ScriptedQuery:
@@ -45,21 +45,24 @@ def run_of(query: ScriptedQuery, directory: Path) -> StreamRun:
 
 
 def test_a_query_whose_process_was_late_starts_again(tmp_path: Path) -> None:
-    query = ScriptedQuery(LATE, LATE)
+    query = ScriptedQuery(LATE_SOURCE, LATE, LATE_SOURCE)
     run_of(query, tmp_path).step()
-    assert query.starts == 3
+    assert query.starts == 4
 
 
-@pytest.mark.parametrize(
-    ("message", "starts"),
-    [(LATE, STARTS_MAX), (LATE.replace("INITIALIZING", "ACTIVE"), 1), ("Current State: INITIALIZING", 1)],
-)
-def test_other_failures_are_the_tests(message: str, starts: int, tmp_path: Path) -> None:
+def test_the_patience_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_stream, "START_PATIENCE_S", -1.0)
+    with pytest.raises(RuntimeError, match="failed to connect back"):
+        run_of(ScriptedQuery(LATE_SOURCE), tmp_path).step()
+
+
+@pytest.mark.parametrize("message", [LATE_SOURCE.replace("INITIALIZING", "ACTIVE"), "Current State: INITIALIZING"])
+def test_other_failures_are_the_tests(message: str, tmp_path: Path) -> None:
     """A query that has run a micro-batch is not started again: its work would be done twice."""
-    query = ScriptedQuery(*[message] * 2 * STARTS_MAX)
+    query = ScriptedQuery(message)
     with pytest.raises(RuntimeError, match="Current State"):
         run_of(query, tmp_path).step()
-    assert query.starts == starts
+    assert query.starts == 1
 
 
 def test_a_server_with_other_files_is_refused(tmp_path: Path) -> None:
