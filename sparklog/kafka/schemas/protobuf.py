@@ -90,6 +90,7 @@ def parse_protobuf(text: str, references: Mapping[str, ProtobufSchema]) -> Proto
     except (binascii.Error, ValueError):
         data = b""
     file = _decode(data) if data else _decode(_compile(text, references))
+    _check_utf8(file)
     schema = ProtobufSchema(text, _canonical(file), dict(references))
     names = _check_links(schema)
     if data:
@@ -106,6 +107,17 @@ def _decode(data: bytes) -> FileDescriptorProto:
         return FileDescriptorProto.FromString(data)
     except DecodeError as e:
         raise invalid_schema(f"it is neither a .proto text nor a FileDescriptorProto in base64: {e}") from None
+
+
+def _check_utf8(message: Any) -> None:
+    """Raise RegistryError for a text in a descriptor that is not UTF-8, which the library returns as bytes."""
+    for field, value in message.ListFields():
+        values = value if field.is_repeated else (value,)
+        if field.message_type is not None:
+            for one in values:
+                _check_utf8(one)
+        elif field.type == field.TYPE_STRING and not all(isinstance(one, str) for one in values):
+            raise invalid_schema(f"{field.full_name} is not UTF-8: {values!r:.200}")
 
 
 def _canonical(file: FileDescriptorProto) -> bytes:

@@ -127,10 +127,16 @@ def message_type(schema: ProtobufSchema, index: tuple[int, ...]) -> MessageType:
         return MessageType(fields, columns, registry.create_for_message(name, config))
     except (ValueError, TypeError, KeyError) as e:
         raise SchemaMismatchError(f"the schema cannot be decoded: {str(e)[:300]}") from None
+    except BaseException as e:
+        if type(e).__name__ != "PanicException":  # a fault of Rust, which is no Exception
+            raise
+        raise SchemaMismatchError(f"the schema cannot be decoded: {str(e)[-300:]}") from None
 
 
 def _renamed(file: Any) -> Any:
-    """Return a file with its package in PREFIX, and without options and extensions."""
+    """Return a file with its package in PREFIX, and without options, extensions and fields that the library does not
+    know: `ptars` panics at a known field of another wire type."""
+    file.DiscardUnknownFields()
     file.package = f"{PREFIX}.{file.package}" if file.package else PREFIX
     del file.extension[:]
     file.ClearField("options")

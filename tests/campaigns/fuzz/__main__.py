@@ -4,7 +4,7 @@
     python -m tests.campaigns.fuzz probe [--seconds S] [PEER ...]
 
 TARGET is one that reads batches (decode, append, recovery, compaction, tiering, dump, verify, repair), `readers`,
-`broker`, `clients`, `spark`, or `all`.
+`broker`, `clients`, `spark`, `schemas`, or `all`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from tests.campaigns.fuzz.campaign import BATCH_TARGETS, BatchTarget, Outcome, r
 from tests.campaigns.fuzz.cases import make_case
 from tests.campaigns.fuzz.client_campaign import run_clients, run_spark
 from tests.campaigns.fuzz.reader_campaign import run_readers
+from tests.campaigns.fuzz.schema_campaign import run_schemas
 
-OTHER_TARGETS = ("readers", "broker", "clients", "spark")
+OTHER_TARGETS = ("readers", "broker", "clients", "spark", "schemas")
 
 
 def run_target(
@@ -40,6 +41,8 @@ def run_target(
         return run_requests(seeds, work_dir, seconds=seconds)
     if name == "clients":
         return run_clients(seeds, work_dir, seconds=seconds)
+    if name == "schemas":
+        return run_schemas(seeds, work_dir, seconds=seconds)
     if name == "spark":
         return run_spark(seeds, work_dir, seconds=seconds)
     with BatchTarget(name, work_dir) as target:

@@ -8,8 +8,8 @@ from functools import cache
 
 from tests.campaigns.fuzz.campaign import BATCH_TARGETS
 
-TARGETS = len(BATCH_TARGETS) + 4
-"""And: readers of a broker, readers beside the cleaner, the broker, the clients."""
+TARGETS = len(BATCH_TARGETS) + 5
+"""And: readers of a broker, readers beside the cleaner, the broker, the clients, schemas."""
 DEFAULT_SECONDS = 1200.0
 
 

@@ -225,6 +225,15 @@ def test_an_odd_message_is_refused_by_path(name: str, text: str, reason: str) ->
     assert reason in str(e.value)
 
 
+def test_a_damaged_descriptor_is_refused_or_has_columns() -> None:
+    file = base64.b64decode(compiled(P3 + "message M { int32 abc = 1; }"))
+    with pytest.raises(RegistryError, match="is not UTF-8"):
+        parse_protobuf(base64.b64encode(file.replace(b"abc", b"a\xffc")).decode(), {})
+    head = file.index(b"\x22\x15\x0a\x01M")  # the message with its size and its name
+    odd = file[:head] + b"\x22\x17\x0a\x01M\x18\x05" + file[head + 5 :]  # a number as a nested message
+    assert columns_of_schema(parse_protobuf(base64.b64encode(odd).decode(), {})).names == ["abc"]
+
+
 DRAFTS = ("http://json-schema.org/draft-07/schema#", "https://json-schema.org/draft/2019-09/schema", "https://json-schema.org/draft/2020-12/schema")  # fmt: skip
 OBJECT = {"type": "object", "properties": {"a": {"type": "integer"}}}
 JSON: list[tuple[str, Any, str]] = [
