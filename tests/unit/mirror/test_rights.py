@@ -50,7 +50,7 @@ class GuardedSource(SimulatedSource):
 
 
 @pytest.mark.parametrize("refused", ["settings", "bounds", "fetch"])
-def test_each_refusal_of_a_topic_is_found(refused: str) -> None:
+def test_each_refusal_of_a_topic_is_named(refused: str) -> None:
     source: Any = GuardedSource(refused)
     topics = source.topics()
     assert missing_rights(source, topics, topics) == {TOPIC: str(REFUSAL)}
@@ -59,7 +59,7 @@ def test_each_refusal_of_a_topic_is_found(refused: str) -> None:
     )
 
 
-def test_names_without_an_expression_are_asked_for() -> None:
+def test_names_without_an_expression_are_looked_up() -> None:
     source: Any
     definition = MirrorDefinition("m", "sparklog://a:1", "", f"{TOPIC},closed,x.*", "g,h.*")
     for refused, words in (("topics", "Describe on topic 'closed'"), ("groups", "Describe on group 'g'")):
