@@ -115,19 +115,19 @@ def test_columns_offsets_and_transactions_are_the_same_until_the_copy_takes_over
 
 
 def test_the_key_schema_of_the_source_comes_after_the_topic(
-    source: LocalBroker, target: LocalBroker, there: sparklog.Admin, here: sparklog.Admin, worker: MirrorWorker
+    source: LocalBroker, target: LocalBroker, there: sparklog.Admin, admin: sparklog.Admin, worker: MirrorWorker
 ) -> None:
     there.create_topic("keyed", 3, "id BIGINT, name STRING", ["id"], configs={"kafka.key.format": "avro"})
-    here.create_mirror("keyed-copy", source=url(source), topics="keyed")
+    admin.create_mirror("keyed-copy", source=url(source), topics="keyed")
     assert worker.run_once() == {}
-    assert "kafka.key.schema" not in here.describe_topic("keyed").configs
+    assert "kafka.key.schema" not in admin.describe_topic("keyed").configs
     there.alter_topic("keyed", {"kafka.key.schema": '{"id":7,"schema":"\\"long\\""}'})
     send(source, "keyed", [{"id": i} for i in range(30)])
     assert worker.run_once() == {}
-    assert here.describe_topic("keyed").configs == there.describe_topic("keyed").configs | {
-        name: value for name, value in here.describe_topic("keyed").configs.items() if name.startswith("mirror.")
+    assert admin.describe_topic("keyed").configs == there.describe_topic("keyed").configs | {
+        name: value for name, value in admin.describe_topic("keyed").configs.items() if name.startswith("mirror.")
     }
-    here.promote_mirror("keyed-copy")
+    admin.promote_mirror("keyed-copy")
     send(target, "keyed", [{"id": i, "name": "promoted"} for i in range(30)])
     places = sparklog.read_table(target.bootstrap_servers, "keyed", include_metadata=True).to_pylist()
     assert len({(row["id"], row["_partition"]) for row in places}) == 30, "equal keys are in one partition"
