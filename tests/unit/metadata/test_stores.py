@@ -118,7 +118,11 @@ def test_delete_and_create_again_gives_a_new_id(open_store: Callable[[], Control
         (TopicSpec("t", configs={"segment.byte": 1}), InvalidConfigError, "did you mean 'segment.bytes'"),
         (TopicSpec("t", configs={"segment.bytes": 1}), InvalidConfigError, "at least 4096"),
         (TopicSpec("t", configs={"linger.ms": 1}), InvalidConfigError, r"linger\.ms"),
-        (TopicSpec("t", configs={"kafka.key.format": "avro"}), InvalidConfigError, "use one of empty, json, text"),
+        (
+            TopicSpec("t", configs={"kafka.key.format": "xml"}),
+            InvalidConfigError,
+            "use one of empty, json, text, avro, p",
+        ),
         (TopicSpec("t", configs={"kafka.key.format": "json"}), InvalidConfigError, "an envelope topic are bytes"),
         (
             TopicSpec("t", schema=SCHEMA, configs={"kafka.key.format": "json"}),
