@@ -37,7 +37,7 @@ TIERED = {
 RUN_ONCE = """
 import resource, sys
 from sparklog.mirror.worker.worker import MirrorWorker
-print(MirrorWorker(sys.argv[1]).run_once(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+print(MirrorWorker(sys.argv[1]).run_once(["large"]), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 BATCHES, BATCH_ROWS, PART = 24, 7, 200
 
