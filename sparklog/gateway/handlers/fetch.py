@@ -289,11 +289,7 @@ async def _convert_loaded(
     """Convert the batches of `topics` into `outcomes`, and load the schemas that they need. Batches that the newest
     schema of their subject does not allow are converted again if the subject has a newer one."""
     await _convert_with_schemas(session, topics, fetched, outcomes)
-    refused = {
-        key: topics[key]
-        for key, one in outcomes.items()
-        if isinstance(one, SchemaMismatchError) and is_framed(topics[key])
-    }
+    refused = {key: topics[key] for key, one in outcomes.items() if isinstance(one, SchemaMismatchError)}
     newer = await topics_with_newer_schemas(session, {topic.name: topic for topic in refused.values()})
     again = {key: topic for key, topic in refused.items() if topic.name in newer}
     if again:

@@ -53,7 +53,7 @@ class _Writer:
 
     def lines(self) -> Iterator[str]:
         file = self._file
-        _check_known(file, "edition")
+        _check_expressible(file, "edition")
         yield f'syntax = "{file.syntax or "proto2"}";'
         if file.package:
             yield f"package {file.package};"
@@ -72,7 +72,7 @@ class _Writer:
 
     def message(self, message: DescriptorProto, scope: str, head: str = "") -> Iterator[str]:
         """Yield the lines of a message. `head`: the beginning of a group."""
-        _check_known(message)
+        _check_expressible(message)
         yield f"{head or f'message {message.name}'} {{"
         yield from _indented(self._content(message, _joined(scope, message.name)))
         yield "}"
@@ -104,7 +104,7 @@ class _Writer:
         self, message: DescriptorProto, index: int, fields: Iterable[FieldDescriptorProto], beside: _Nested
     ) -> Iterator[str]:
         oneof = message.oneof_decl[index]
-        _check_known(oneof)
+        _check_expressible(oneof)
         lines = [f"option {option};" for option in _options(oneof.options)]
         for field in fields:
             lines += self._field(field, beside, in_oneof=True)
@@ -125,7 +125,7 @@ class _Writer:
         self, field: FieldDescriptorProto, beside: _Nested, *, in_oneof: bool = False, in_block: bool = False
     ) -> Iterator[str]:
         """Yield a field's lines. `in_block`, `in_oneof`: the lines of earlier messages are the caller's to yield."""
-        _check_known(field)
+        _check_expressible(field)
         label = "" if in_oneof else _LABELS[field.label]
         if self._is_proto3 and field.label == 1 and not field.proto3_optional:
             label = ""
@@ -160,12 +160,12 @@ class _Writer:
         return full
 
     def _service(self, service: ServiceDescriptorProto) -> Iterator[str]:
-        _check_known(service)
+        _check_expressible(service)
         yield f"service {service.name} {{"
         yield from _indented(f"option {option};" for option in _options(service.options))
         scope = _joined(self._file.package, service.name)
         for method in service.method:
-            _check_known(method)
+            _check_expressible(method)
             sides = (method.client_streaming, method.input_type), (method.server_streaming, method.output_type)
             types = [("stream " if is_stream else "") + self._reference(name, scope) for is_stream, name in sides]
             options = list(_options(method.options))
@@ -220,11 +220,11 @@ class _Nested:
 
 
 def _enum(enum: EnumDescriptorProto) -> Iterator[str]:
-    _check_known(enum)
+    _check_expressible(enum)
     yield f"enum {enum.name} {{"
     yield from _indented(f"option {option};" for option in _options(enum.options))
     for value in enum.value:
-        _check_known(value)
+        _check_expressible(value)
         options = ", ".join(_options(value.options))
         yield f"{_INDENT}{value.name} = {value.number}{f' [{options}]' if options else ''};"
     yield from _indented(_reserved(enum, 0, 2**31 - 1))
@@ -257,7 +257,7 @@ def _field_options(field: FieldDescriptorProto) -> Iterator[str]:
 
 
 def _options(options: Any) -> Iterator[str]:
-    _check_known(options, "features", "uninterpreted_option")
+    _check_expressible(options, "features", "uninterpreted_option")
     for part, value in options.ListFields():
         if part.name == "map_entry":
             continue
@@ -271,7 +271,7 @@ def _options(options: Any) -> Iterator[str]:
             yield f"{part.name} = {_quoted(value) if isinstance(value, str) else value}"
 
 
-def _check_known(part: Any, *names: str) -> None:
+def _check_expressible(part: Any, *names: str) -> None:
     """Raise UnknownPartError for fields that the library does not know, and for set fields of the names."""
     from google.protobuf.unknown_fields import UnknownFieldSet
 

@@ -236,7 +236,7 @@ class _Plan:
                 target,
             )
         if own.kind == "enum" and other is not None and other.default is None:
-            return _known_symbols(own, other, _leaf(own, target, path))
+            return _symbols_of_reader(own, other, _leaf(own, target, path))
         return _leaf(own, target, path)
 
     def _struct(self, writer: AvroType, reader: AvroType | None, target: Any, path: str) -> Convert:
@@ -276,7 +276,7 @@ def _map_of(convert: Convert, target: Any) -> Convert:
     return maps
 
 
-def _known_symbols(writer: AvroType, reader: AvroType, convert: Convert) -> Convert:
+def _symbols_of_reader(writer: AvroType, reader: AvroType, convert: Convert) -> Convert:
     """Return a conversion that fails for symbols that a reader's enum without a default does not have: no consumer
     could read the row."""
     unknown = [symbol for symbol in writer.symbols if symbol not in reader.symbols]

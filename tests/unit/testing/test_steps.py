@@ -44,7 +44,7 @@ def run_of(query: ScriptedQuery, directory: Path) -> StreamRun:
     return run.change(lambda: None)
 
 
-def test_a_query_whose_process_was_late_starts_again(tmp_path: Path) -> None:
+def test_a_late_process_starts_the_query_again(tmp_path: Path) -> None:
     query = ScriptedQuery(LATE_SOURCE, LATE, LATE_SOURCE)
     run_of(query, tmp_path).step()
     assert query.starts == 4
