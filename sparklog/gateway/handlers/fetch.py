@@ -286,8 +286,8 @@ async def _convert_loaded(
     fetched: _Fetched,
     outcomes: dict[_Partition, _Converted],
 ) -> None:
-    """Convert the batches of `topics` into `outcomes`, and load the schemas that they need. Batches that the newest
-    schema of their subject does not allow are converted again if the subject has a newer one."""
+    """Convert the batches of `topics` into `outcomes`. Batches that the newest schema of their subject does not allow
+    are converted again if the subject has a newer one."""
     await _convert_with_schemas(session, topics, fetched, outcomes)
     refused = {key: topics[key] for key, one in outcomes.items() if isinstance(one, SchemaMismatchError)}
     newer = await topics_with_newer_schemas(session, {topic.name: topic for topic in refused.values()})
@@ -304,6 +304,7 @@ async def _convert_with_schemas(
     fetched: _Fetched,
     outcomes: dict[_Partition, _Converted],
 ) -> None:
+    """Convert the batches of `topics` into `outcomes`, and load the schemas that they need."""
     await _convert_described(session, topics, fetched, outcomes)
     for _ in range(LOADS_MAX):
         missing = {key: one for key, one in outcomes.items() if isinstance(one, SchemasNotLoadedError)}
