@@ -26,6 +26,7 @@ from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.groups import Groups
 from sparklog_broker.coordinators.internal_topics import InternalTopic
 from sparklog_broker.coordinators.other_brokers import OtherBrokers
+from sparklog_broker.coordinators.refused_topics import RefusedTopics
 from sparklog_broker.coordinators.schema_log import SchemaLog
 from sparklog_broker.coordinators.transaction_access import TransactionAccess
 from sparklog_broker.coordinators.transaction_markers import MarkerWriter
@@ -118,6 +119,7 @@ class Broker:
         """Client for requests about other brokers' partitions."""
         schemas = InternalTopic(SCHEMAS_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.schema_log = SchemaLog(schemas, other_brokers)
+        self.refused_topics = RefusedTopics(config, self.partitions, self.appender, other_brokers)
         self.markers = MarkerWriter(self.partitions, self.appender, self.groups.on_offsets_marker, other_brokers)
         states = InternalTopic(TRANSACTION_STATE_TOPIC, config, clock, self.topics, self.appender, self.io)
         self.transactions = TransactionCoordinator(config, loop, clock, storage, self.partitions, states, self.markers)

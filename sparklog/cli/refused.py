@@ -130,8 +130,8 @@ _RETRY_EPILOG = """\
 `sparklog refused retry orders`
 
 Records that fit the present columns become rows at the end of their partition, each once, also if the command is
-killed. The others remain refused, with their new reasons. A retried record is the newest one of its key. A topic of a
-mirror can be retried after its promotion.
+killed. The others remain refused, with their new reasons. A retried record is the newest one of its key. A record of a
+Kafka producer goes to the partition of its key. A topic of a mirror can be retried after its promotion.
 """
 
 
@@ -142,7 +142,10 @@ def retry(
     drop_headers: Annotated[
         bool, typer.Option("--drop-headers", help="Leave out headers; otherwise records with headers do not fit.")
     ] = False,
-    value_format: Annotated[ValueFormat, typer.Option(help="Format of the values.")] = ValueFormat.json,
+    value_format: Annotated[
+        ValueFormat | None,
+        typer.Option(help="Format of the values; by default that of the topic (kafka.value.format)."),
+    ] = None,
     registry: Annotated[
         str | None,
         typer.Option(metavar="URL", envvar="SPARKLOG_SCHEMA_REGISTRY_URL", help="Registry with the values' schemas."),
@@ -152,7 +155,7 @@ def retry(
     """Store refused records that fit the topic now."""
     from sparklog.client.refused import Values
 
-    values = Values(value_format.value, registry, drop_headers)
+    values = Values("" if value_format is None else value_format.value, registry, drop_headers)
     with open_admin(bootstrap_servers) as admin:
         records = _records(admin, bootstrap_servers, topic)
         if dry_run:

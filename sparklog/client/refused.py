@@ -23,11 +23,10 @@ from sparklog.client.reading.consumed import ConsumedBatch
 from sparklog.client.reading.mirrored_ends import mirrored_ends
 from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import InvalidRequestError, PolicyViolationError, UnknownTopicOrPartitionError
-from sparklog.kafka.values.fitting import FittingRows, fitting_rows
+from sparklog.kafka.values.fitting import FittingRows, fitting_rows, rows_reader
 from sparklog.metadata.mirror_settings import NAME
-from sparklog.mirror.definition import JSON
-from sparklog.mirror.readers import header_reader, value_reader
-from sparklog.mirror.refused import REASON_CHARS_MAX, REFUSED_SCHEMA, SUFFIX, refused_topic
+from sparklog.metadata.refused_topics import REASON_CHARS_MAX, REFUSED_SCHEMA, SETTING, SUFFIX, TO_TOPIC, refused_topic
+from sparklog.mirror.readers import header_reader, key_reader, value_reader
 from sparklog.security.client_security import Security
 from sparklog.types import READ_COMMITTED, TopicPartition
 
@@ -35,20 +34,22 @@ REFUSED_GROUP = "sparklog-refused"
 """Group whose offsets are the positions up to which refused topics are done."""
 RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
 ROWS_PER_TRANSACTION = 10_000
+BY_KEY = -1
+"""In place of a partition: the key of the row chooses it."""
 
 
 class Values(NamedTuple):
     """The form in which the values of records are read."""
 
-    format: str = JSON
-    """One of VALUE_FORMATS."""
+    format: str = ""
+    """One of VALUE_FORMATS; "": that of the topic (`kafka.value.format`)."""
     registry: str | None = None
     """Address of the registry that has their schemas."""
     drops_headers: bool = False
     """True to leave out headers; False to refuse records with headers."""
 
 
-JSON_VALUES = Values()
+OWN_FORM = Values()
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,8 @@ class RefusedRecords:
         missing = next((one for one in (topic, name) if one not in infos), None)
         if missing is not None:
             raise UnknownTopicOrPartitionError(
-                f"topic {missing!r} does not exist: only a typed topic that a mirror has filled has refused records, in a "
-                f"topic with the ending {SUFFIX}"
+                f"topic {missing!r} does not exist: a typed topic that a mirror has filled, or that has "
+                f"{SETTING}={TO_TOPIC}, has a topic with the ending {SUFFIX} from its first refused record on"
             )
         if infos[name].schema != REFUSED_SCHEMA:
             raise InvalidRequestError(f"topic {name!r} has not the columns of refused records: {infos[name].schema}")
@@ -127,7 +128,7 @@ class RefusedRecords:
             f"refused list {self.info.name}' lists them"
         )
 
-    def check(self, values: Values = JSON_VALUES) -> RetryResult:
+    def check(self, values: Values = OWN_FORM) -> RetryResult:
         """Return the numbers of records that fit now, and of the others. Nothing is changed."""
         stored = refused = 0
         for rows in self.waiting():
@@ -140,7 +141,7 @@ class RefusedRecords:
         self,
         bootstrap_servers: str | None,
         security: Security,
-        values: Values = JSON_VALUES,
+        values: Values = OWN_FORM,
     ) -> RetryResult:
         """Store the records that fit now. Without one that fits nothing is changed. Raises PolicyViolationError for a
         topic that a mirror fills: only the mirror writes to it."""
@@ -184,22 +185,29 @@ class RefusedRecords:
             rows = rows.slice(fitting.converted)
 
     def _convert(self, rows: pa.RecordBatch, values: Values) -> FittingRows:
+        info = self.info
+        form = values.format or info.value_format
         schemas = None if values.registry is None else registry_schemas(values.registry)
+        read = value_reader(form, schemas, info.inflated_bytes_max)
         return fitting_rows(
             rows.select(list(RECORD_COLUMNS)),
-            self.info,
-            value_reader(values.format, schemas, self.info.inflated_bytes_max),
-            bytes_max=self.info.inflated_bytes_max,
+            info,
+            rows_reader(read, info, key_reader(info, schemas, info.inflated_bytes_max)),
+            bytes_max=info.inflated_bytes_max,
             drops_headers=values.drops_headers,
-            read_headers=header_reader(values.format, schemas),
+            read_headers=header_reader(form, schemas),
         )
 
     def _send(self, producer: Producer, tp: TopicPartition, rows: pa.RecordBatch, fitting: FittingRows) -> None:
-        """Send the rows to the partition of the topic that the records had, and the others to the refused topic."""
+        """Send the rows to the partition of the topic that the records had, and the others to the refused topic. The
+        row of a producer's record goes to the partition of its key: it can be refused because it was in another."""
         partitions = np.asarray(rows.column("partition"))
+        if self.info.key_columns:
+            is_of_producer = np.asarray(rows.column("number").is_null().to_numpy(zero_copy_only=False))
+            partitions = np.where(is_of_producer, BY_KEY, partitions)
         for partition in np.unique(partitions[fitting.places]).tolist():
             chosen = fitting.rows.filter(pa.array(partitions[fitting.places] == partition))
-            producer.send_batch(self.info.name, chosen, partition=int(partition))
+            producer.send_batch(self.info.name, chosen, partition=None if partition == BY_KEY else int(partition))
         if fitting.refused:
             producer.send_batch(self.refused_info.name, with_reasons(rows, fitting.refused), partition=tp.partition)
 

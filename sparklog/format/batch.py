@@ -22,7 +22,7 @@ The header is 108 ASCII characters (Arrow demands UTF-8 in custom_metadata)::
                      attributes         u16  bits below
                      schema_id          i32
                      record_count       i32  rows
-                     last_offset_delta  i32  record_count - 1 unless compacted
+                     last_offset_delta  i32  record_count - 1, or more
                      min_timestamp_ms   i64  with bit 4: the delete horizon
                      max_timestamp_ms   i64
                      producer_id        i64  -1: none
@@ -41,7 +41,9 @@ The header is 108 ASCII characters (Arrow demands UTF-8 in custom_metadata)::
 A control batch (a transaction's marker) has no rows and one offset; its base_sequence is the coordinator's epoch.
 
 The CRC does not cover the stamp. So the leader assigns offsets by overwriting 32 characters in place, without decoding
-the Arrow message and without a new checksum. Offsets are dense: row i has base_offset + i, unless bit 3 is set.
+the Arrow message and without a new checksum. Offsets are dense: row i has base_offset + i, unless bit 3 is set. If
+last_offset_delta is larger than record_count - 1, the offsets behind the rows are a gap: compaction or a mirror has
+left it, or the gateway has refused some of a producer's records there.
 
 Example: a batch of 3 rows that is appended at log end 50 is stamped base_offset=50. Its last_offset_delta is 2, so the
 log end becomes 53. No batch depends on another batch (there are no dictionaries and no deltas): if a batch is lost or

@@ -18,6 +18,7 @@ from sparklog.log.model.retention_policy import POLICY_COMPACT
 from sparklog.log.model.tiering_policy import check_tiering
 from sparklog.metadata.lake_settings import check_lake_settings, check_new_columns
 from sparklog.metadata.mirror_settings import check_mirror_settings, check_mirrored_kind
+from sparklog.metadata.refused_topics import check_refused_records
 from sparklog.settings import Scope, Value, check, check_names, settings_of
 from sparklog.types import check_topic_name
 
@@ -111,6 +112,7 @@ def altered_topic(topic: Topic, changes: Mapping[str, object | None]) -> Topic:
         )
     check_same_key_format(topic.name, topic.configs, configs)
     check_value_format(topic.name, None if topic.kind == KIND_ENVELOPE else topic.schemas[topic.schema_id], configs)
+    check_refused_records(topic.name, configs, is_typed=topic.kind != KIND_ENVELOPE)
     check_cleanup_policy(topic.name, topic.record_key_columns, configs)
     check_tiering(topic.name, configs)
     check_lake_settings(topic.name, topic.record_key_columns, topic.configs, configs)
@@ -164,6 +166,7 @@ def new_topic(spec: TopicSpec, typed_schema_id: int, environment: Environment) -
         check_cleanup_policy(spec.name, key_columns, configs)
     configs = with_key_format(spec.name, None if spec.schema is None else schema, key_columns, configs)
     check_value_format(spec.name, spec.schema, configs)
+    check_refused_records(spec.name, configs, is_typed=spec.schema is not None)
     check_lake_settings(spec.name, ["key"] if spec.schema is None else key_columns, configs, configs)
     check_mirror_settings(spec.name, configs, configs)
     check_mirrored_kind(spec.name, configs, is_typed=kind != KIND_ENVELOPE)

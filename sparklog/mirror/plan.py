@@ -10,9 +10,9 @@ from msgspec import Struct
 from sparklog.errors import InvalidConfigError, InvalidTopicError
 from sparklog.kafka.topic_settings import own_text
 from sparklog.metadata.mirror_settings import REFUSED_OF
+from sparklog.metadata.refused_topics import refused_topic, refused_topic_settings
 from sparklog.metadata.store import PARTITIONS_MAX
 from sparklog.mirror.definition import SOURCE_NAME_CHARS_MAX, MirrorDefinition, matcher
-from sparklog.mirror.refused import refused_topic
 from sparklog.mirror.source import SourceTopic
 from sparklog.settings import LAKE_PREFIX, MIRROR_PREFIX, Scope, settings_of
 from sparklog.types import check_topic_name
@@ -111,17 +111,8 @@ def planned_topic(
 
 
 def refused_settings(definition: MirrorDefinition, topic: str, settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the settings of a topic of refused records. `settings`: those of the typed topic. Rows stay until they are
-    deleted, and are larger than the records by the reason."""
-    limit = settings_of(Scope.TOPIC)["max.message.bytes"]
-    size = int(str(settings.get(limit.name, limit.default)))
-    return {
-        **definition.settings(""),
-        REFUSED_OF: topic,
-        "retention.ms": -1,
-        "retention.bytes": -1,
-        limit.name: min(2 * size, int(limit.maximum or 2 * size)),
-    }
+    """Return the settings of a topic of refused records. `settings`: those of the typed topic."""
+    return {**definition.settings(""), REFUSED_OF: topic, **refused_topic_settings(settings)}
 
 
 def own_settings(source: Mapping[str, object]) -> tuple[dict[str, object], list[str]]:

@@ -8,11 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from sparklog.errors import InvalidConfigError, LeaderNotAvailableError
+from sparklog.format.key_format import SCHEMA_FORMATS
 from sparklog.format.schema import canonical_schema
 from sparklog.format.schema_evolution import SchemaChange, growth
 from sparklog.kafka.values.fitting import ReadHeaders, ReadValues, read_json
 from sparklog.kafka.values.header_ids import framed_parts
-from sparklog.kafka.values.keys import RowForm
+from sparklog.kafka.values.json_records import parse_rows
+from sparklog.kafka.values.keys import Parse, RowForm
 from sparklog.kafka.values.schemas import Schemas, value_subject
 from sparklog.mirror.definition import JSON, REGISTERED_FORMATS, VALUE_FORMATS
 
@@ -43,6 +45,20 @@ def header_reader(value_format: str, schemas: Schemas | None) -> ReadHeaders | N
     if value_format not in REGISTERED_FORMATS or schemas is None:
         return None
     return partial(framed_parts, value_format=value_format, schemas=schemas)
+
+
+def key_reader(topic: RowForm, schemas: Schemas | None, rows_bytes_max: int) -> Parse:
+    """Return the function that reads keys that are no texts. `schemas`: those of the registry, which keys with a schema
+    need. Raises InvalidConfigError."""
+    if topic.key_format not in SCHEMA_FORMATS:
+        return parse_rows
+    if schemas is None:
+        raise InvalidConfigError(
+            f"the keys of topic {topic.name!r} have schemas ({topic.key_format}): name the registry (--registry)"
+        )
+    from sparklog.kafka.values.framed_keys import read_keys  # late, as above
+
+    return lambda keys, columns, _: read_keys(keys, columns, topic, schemas, rows_bytes_max)
 
 
 def _read_following(read: ReadValues, schemas: Schemas, keys: Any, values: Any, topic: RowForm) -> pa.RecordBatch:

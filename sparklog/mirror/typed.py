@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from sparklog.errors import LeaderNotAvailableError, MessageTooLargeError
 from sparklog.format.schema import timestamp_bounds_ms
 from sparklog.kafka.records import compression
-from sparklog.kafka.values.fitting import ReadHeaders, ReadValues, fitting_rows
+from sparklog.kafka.values.fitting import ReadHeaders, ReadValues, fitting_rows, rows_reader
+from sparklog.metadata.refused_topics import REASON_CHARS_MAX, REFUSED_SCHEMA, refused_topic
 from sparklog.mirror.batches import BatchPlace, PlacedWriter
-from sparklog.mirror.refused import REASON_CHARS_MAX, REFUSED_SCHEMA, RefusedLog, refused_topic
+from sparklog.mirror.refused import RefusedLog
 from sparklog.settings import MIB
 
 NO_LIMIT = -1
@@ -116,7 +117,7 @@ class TypedConversion:
         fitting = fitting_rows(
             records,
             target,
-            target.read,
+            rows_reader(target.read, target),
             bytes_max=target.inflated_bytes_max,
             drops_headers=target.drops_headers,
             read_headers=target.read_headers,

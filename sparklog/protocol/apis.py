@@ -17,6 +17,7 @@ from sparklog.protocol import messages as data
 from sparklog.protocol import mirror_messages as mirrors
 from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import quota_messages as quotas
+from sparklog.protocol import refused_messages as refused
 from sparklog.protocol import schema_messages as schemas
 from sparklog.protocol import security_messages as security
 from sparklog.protocol import topic_messages as topics
@@ -135,6 +136,7 @@ class Api(IntEnum):
     DESCRIBE_MIRRORS = 113
     SCHEMA_RECORDS = 114
     ALLOWED_OPERATIONS = 115
+    STORE_REFUSED = 116
 
 
 class ApiSpec(NamedTuple):
@@ -582,6 +584,12 @@ APIS: dict[Api, ApiSpec] = {
     ),
     Api.ALLOWED_OPERATIONS: ApiSpec(
         acls.AllowedOperationsRequest, acls.AllowedOperationsResponse, has_long_header=True
+    ),
+    Api.STORE_REFUSED: ApiSpec(
+        refused.StoreRefusedRequest,
+        refused.StoreRefusedResponse,
+        permissions=(Rule(TOPIC, Operation.WRITE, single("topic"), or_else=(Operation.CLUSTER_ACTION, "cluster")),),
+        has_long_header=True,
     ),
     Api.SCHEMA_RECORDS: ApiSpec(schemas.SchemaRecordsRequest, schemas.SchemaRecordsResponse, permissions=SCHEMA_RULES),
 }

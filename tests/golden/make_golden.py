@@ -51,6 +51,7 @@ from sparklog.protocol import messages as m
 from sparklog.protocol import mirror_messages as mirrors
 from sparklog.protocol import operation_messages as operation
 from sparklog.protocol import quota_messages as quotas
+from sparklog.protocol import refused_messages as refused
 from sparklog.protocol import schema_messages as schemas
 from sparklog.protocol import security_messages as security
 from sparklog.protocol import topic_messages as topics
@@ -324,6 +325,7 @@ REQUESTS: dict[Api, Message] = {
     Api.SCHEMA_RECORDS: schemas.SchemaRecordsRequest(
         7, "Write", ["trips"], False, 7, [schemas.SchemaRecord(b"\x91\xa4next", b"\x02")]
     ),
+    Api.STORE_REFUSED: refused.StoreRefusedRequest("trips", 3, b"SLB1", True),
     Api.ALTER_SECURITY_RECORDS: cluster.AlterSecurityRecordsRequest(
         [
             cluster.SecurityRecordChange("users", "alice", b"\x01\x02"),
@@ -466,6 +468,7 @@ RESPONSES: dict[Api, Message] = {
         True,
         [schemas.SubjectTopic(103)],
     ),
+    Api.STORE_REFUSED: refused.StoreRefusedResponse(7, True),
     Api.DESCRIBE_LAKES: lakes.DescribeLakesResponse(
         [lakes.LakeState("trips", [lakes.LakeOffset(0, 1_000)], BASE_MS, 7, 12, BASE_MS, "", BASE_MS)]
     ),

@@ -37,11 +37,12 @@ from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.kafka.records.batch_v2 import TRANSACTIONAL
 from sparklog.kafka.values.fitting import read_json
 from sparklog.kafka.wire.errors import Kafka
+from sparklog.metadata.refused_topics import REFUSED_SCHEMA
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
 from sparklog.mirror.copying import AbortedBatches, SourceBatches
 from sparklog.mirror.definition import MirrorDefinition, MirroredTopic
 from sparklog.mirror.placing import AbortedTransaction
-from sparklog.mirror.refused import REFUSED_SCHEMA, RefusedLog
+from sparklog.mirror.refused import RefusedLog
 from sparklog.mirror.rules import NO_EPOCH, NO_SCHEMA, EpochAnswer, SourceBounds
 from sparklog.mirror.source import FetchedPartition, SourcePartition, SourceTopic
 from sparklog.mirror.typed import NO_LIMIT, RefusedTarget, TypedTarget

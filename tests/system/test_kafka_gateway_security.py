@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka import admin as confluent_admin
 from confluent_kafka.admin import AdminClient
 
-from sparklog import Admin
+from sparklog import Admin, read_table
 from sparklog.gateway.registry import HANDLERS
 from sparklog.kafka.wire.codec import decoder, encoder
 from sparklog.kafka.wire.errors import Kafka
@@ -65,6 +65,18 @@ def outcome(settings: dict[str, Any], topic: str) -> KafkaError | None:
     if found[0] is not None:
         producer.purge()
     return found[0]
+
+
+def test_the_right_to_write_to_a_topic_is_sufficient_for_its_refused_records(secure: SecureGateway) -> None:
+    settings = secure.settings("SASL")
+    with Admin(secure.addresses["LOCAL"]) as admin:
+        admin.create_topic("typed", 1, "id BIGINT", configs={"kafka.refused.records": "topic"})
+        admin.create_acls(allow("alice", ResourceType.TOPIC, "typed", Operation.WRITE))
+    assert outcome(settings, "typed") is None
+    refused = outcome(settings, "typed.refused")
+    assert refused is not None and refused.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    rows = read_table(secure.addresses["LOCAL"], "typed.refused").to_pylist()
+    assert [(row["value"], row["offset"]) for row in rows] == [(b"v", 0)]
 
 
 @pytest.mark.parametrize(

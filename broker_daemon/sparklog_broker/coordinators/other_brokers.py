@@ -1,6 +1,6 @@
 """Requests of a coordinator to other brokers, for markers, partitions of transactions, owners and offsets.
 
-All of these requests but SCHEMA_RECORDS are idempotent, and are repeated after a failure.
+All of these requests but SCHEMA_RECORDS and STORE_REFUSED are idempotent, and are repeated after a failure.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sparklog.protocol.cluster_messages import (
     WriteTxnMarkersResponse,
 )
 from sparklog.protocol.messages import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsResponse
+from sparklog.protocol.refused_messages import StoreRefusedRequest, StoreRefusedResponse
 from sparklog.protocol.schema_messages import SchemaRecordsRequest, SchemaRecordsResponse
 from sparklog.replication.transactions import Marker
 from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, TopicPartition
@@ -148,6 +149,13 @@ class OtherBrokers:
         `BrokerPeers.request`."""
         return await self._peers.request(
             leader, Api.SCHEMA_RECORDS, request, SchemaRecordsResponse, timeout_s=MARKERS_TIMEOUT_S
+        )
+
+    async def store_refused(self, leader: int, request: StoreRefusedRequest) -> StoreRefusedResponse:
+        """Append refused records at the leader of their partition. Raises the leader's error, and the errors of
+        `BrokerPeers.request`."""
+        return await self._peers.request(
+            leader, Api.STORE_REFUSED, request, StoreRefusedResponse, timeout_s=MARKERS_TIMEOUT_S
         )
 
     async def owners(self, broker_id: int, tp: TopicPartition) -> dict[int, str]:

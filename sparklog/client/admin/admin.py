@@ -53,7 +53,7 @@ from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.errors import ClosedError, InvalidPartitionsError, InvalidRequestError
 from sparklog.format.schema import canonical_schema, require_columns
-from sparklog.mirror.refused import refused_topic
+from sparklog.metadata.refused_topics import refused_topic
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
 from sparklog.protocol.operation_messages import CordonBrokerRequest, CordonBrokerResponse
 from sparklog.protocol.quota_messages import AlterClientQuotasRequest, AlterClientQuotasResponse, QuotaAlteration

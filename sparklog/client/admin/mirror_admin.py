@@ -29,6 +29,7 @@ from sparklog.errors import InvalidConfigError, RequestTimedOutError, SparklogEr
 from sparklog.format.ddl import ddl_of
 from sparklog.format.schema import canonical_schema
 from sparklog.metadata.mirror_settings import NAME, REFUSED_OF
+from sparklog.metadata.refused_topics import refused_topic
 from sparklog.mirror.definition import (
     AVRO,
     PAUSED,
@@ -40,7 +41,6 @@ from sparklog.mirror.definition import (
     columns_text,
     promoted_settings,
 )
-from sparklog.mirror.refused import refused_topic
 from sparklog.mirror.source import MirrorSource
 from sparklog.types import TopicPartition
 

@@ -13,8 +13,9 @@ from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.mirrored_ends import MirroredEnd, mirrored_ends, refused_logs
 from sparklog.errors import InvalidConfigError, SparklogError
+from sparklog.metadata.refused_topics import refused_topic
 from sparklog.mirror.definition import MirrorDefinition, MirroredTopic, lost_records, mirrored_topic
-from sparklog.mirror.refused import RefusedLog, refused_topic
+from sparklog.mirror.refused import RefusedLog
 from sparklog.mirror.rules import SourceBounds, absent_text
 from sparklog.types import TopicPartition
 

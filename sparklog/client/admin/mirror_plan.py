@@ -14,10 +14,10 @@ from sparklog.client.kafka.source import KafkaSource
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, SparklogError, TopicAlreadyExistsError
 from sparklog.metadata.mirror_settings import NAME, REFUSED_OF
+from sparklog.metadata.refused_topics import REFUSED_SCHEMA, refused_topic
 from sparklog.mirror.definition import AVRO, PROTOBUF, MirrorDefinition, mirrored_topic
 from sparklog.mirror.plan import PlannedTopic, chosen_topics, planned_topic
 from sparklog.mirror.readers import registered_columns
-from sparklog.mirror.refused import REFUSED_SCHEMA, refused_topic
 from sparklog.mirror.source import MirrorSource, SourceTopic
 from sparklog.security.client_security import client_security
 

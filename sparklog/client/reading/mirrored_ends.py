@@ -13,7 +13,8 @@ from sparklog.client.reading.single_fetch import fetch_once
 from sparklog.errors import OffsetOutOfRangeError
 from sparklog.format.batch import BatchHeader, decode_header
 from sparklog.format.offset_column import decode_rows
-from sparklog.mirror.refused import REFUSED_SCHEMA, RefusedLog, refused_topic
+from sparklog.metadata.refused_topics import REFUSED_SCHEMA, refused_topic
+from sparklog.mirror.refused import RefusedLog
 from sparklog.mirror.rules import NO_EPOCH, NO_SCHEMA
 from sparklog.types import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, READ_UNCOMMITTED, TopicPartition
 

@@ -2,69 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from functools import partial
+import asyncio
+from collections.abc import Sequence, Set
 from typing import NamedTuple
 
-from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment.time_slices import ITEMS_PER_LOOK
 from sparklog.errors import (
-    CorruptBatchError,
     InvalidRequestError,
     InvalidTopicError,
-    MessageTooLargeError,
-    SchemaMismatchError,
     SparklogError,
     TransactionAbortedError,
     UnknownSchemaError,
     UnknownTopicIdError,
     UnknownTopicOrPartitionError,
 )
-from sparklog.gateway.backend.key_schemas import set_key_schema
 from sparklog.gateway.handlers.cluster import node_endpoints
 from sparklog.gateway.handlers.entries import share_turns
 from sparklog.gateway.handlers.names import UNNAMED, is_partition, is_topic_name, is_transactional_id
-from sparklog.gateway.handlers.newer_schemas import topics_with_newer_schemas
+from sparklog.gateway.handlers.produced import (
+    ZSTD_FROM,
+    Converted,
+    ProducedPartition,
+    changed_topics,
+    convert,
+    refused_bytes,
+    size_of,
+)
+from sparklog.gateway.handlers.refused_topics import RefusedPart, note_refused, refused_parts, store_refused
 from sparklog.gateway.handlers.topic_ids import id_text, name_topics
 from sparklog.gateway.handlers.transactions import aborted_code, fenced_code
-from sparklog.gateway.records.memory import convert_within, produced_bytes
-from sparklog.gateway.records.to_broker import broker_batch
-from sparklog.gateway.records.typed import is_framed, typed_batch
 from sparklog.gateway.session import ConnectionEndError, Session
-from sparklog.kafka.records.batch_v2 import BatchV2, iterate_batches
-from sparklog.kafka.records.compression import NONE, ZSTD, too_large
-from sparklog.kafka.records.errors import (
-    InvalidRecordError,
-    MalformedBatchError,
-    UnsupportedCodecError,
-    without_frames,
-)
-from sparklog.kafka.values.schemas import (
-    KeySchemaMissingError,
-    Schemas,
-    SchemasNotLoadedError,
-    key_subject,
-)
+from sparklog.kafka.records.errors import InvalidRecordError, UnsupportedCodecError, without_frames
 from sparklog.kafka.wire import requests, responses
 from sparklog.kafka.wire.errors import Kafka, code_of, coordinator_code, kafka_code, text_of
-from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse, ProduceResult
 from sparklog.protocol.transaction_messages import InitProducerIdRequest, InitProducerIdResponse
 from sparklog.types import INTERNAL_TOPICS, check_topic_name
 
 ACKS = (-1, 0, 1)
-INLINE_BYTES = 64 * 1024
-"""Largest size in bytes of the records of a request, and of a decompressed batch, that are converted on the event
-loop."""
-INLINE_COMPRESSED_BYTES = 1024
-"""Largest size in bytes of a request's compressed batches that are converted on the event loop. The limit is lower than
-INLINE_BYTES, because the records can be much larger than the batch."""
-ZSTD_FROM = 7
-"""First version of PRODUCE that has zstd."""
 TIMEOUT_MS_MAX = 86_400_000
-LOADS_MAX = 5
-"""Largest number of times that a request is converted again after missing schemas were loaded."""
 
 
 class _RequestedPartition(NamedTuple):
@@ -75,29 +52,15 @@ class _RequestedPartition(NamedTuple):
     error: SparklogError | None
 
 
-class _Partition(NamedTuple):
-    """One partition of a request, before the conversion."""
+class _Sent(NamedTuple):
+    """The part of a request that the gateway has sent to the broker."""
 
-    topic: TopicInfo
-    partition: int
-    records: memoryview
-    has_zstd: bool
-    """True if the request's version of the API has zstd."""
-    topic_id: str
-    """The topic's id in the request; "": the request has its name."""
-
-    def batches(self) -> Iterator[tuple[BatchV2, memoryview]]:
-        """Yield the head and the records of each batch. Raises as `iterate_batches`, and UnsupportedCodecError."""
-        for head, data in iterate_batches(self.records):
-            if head.codec == ZSTD and not self.has_zstd:
-                raise UnsupportedCodecError(f"PRODUCE has zstd from version {ZSTD_FROM} on: use a newer client or lz4")
-            yield head, data
-
-
-_BY_TOPIC = (InvalidRecordError, MessageTooLargeError)
-"""Refusals by the gateway that depend on the topic's schema or settings."""
-_Converted = list[memoryview] | SparklogError
-"""The batches of one partition in the broker's format, or the error that becomes the partition's result."""
+    answer: asyncio.Future[tuple[ProduceResponse, memoryview]] | None
+    """None: nothing was sent, or with acks 0."""
+    partitions: int
+    refused: list[RefusedPart]
+    held_bytes: int
+    """Memory of the refused records, which is to be released."""
 
 
 async def produce(session: Session, request: requests.Produce, version: int) -> responses.Produce | None:
@@ -114,58 +77,32 @@ async def produce(session: Session, request: requests.Produce, version: int) -> 
             if acks == 0:
                 raise
             return _response(request, {}, code_of(e, of_partition=True))
-        requested: list[_RequestedPartition] = []
-        described: list[_Partition] = []
-        refused = await session.write_permissions.refusals(
-            broker, (t["name"] for t in request["topic_data"] if is_topic_name(t["name"]))
-        )
-        time_slices = session.gateway.time_slices
-        for topic in request["topic_data"]:
-            for i, partition in enumerate(topic["partition_data"], 1):
-                if i % ITEMS_PER_LOOK == 0 and time_slices.due():
-                    await time_slices.pause()
-                where = topic["name"], partition["index"]
-                if where[0] in refused:  # before its records are looked at
-                    requested.append(_RequestedPartition(*where, refused[where[0]]))
-                    continue
-                try:
-                    described.append(await _look_up(session, topic, partition, has_zstd=version >= ZSTD_FROM))
-                except SparklogError as e:
-                    requested.append(_RequestedPartition(*where, without_frames(e)))
+        requested, described = await _look_up_all(session, request["topic_data"], has_zstd=version >= ZSTD_FROM)
         await share_turns(session, len(described))
-        converted = await _convert(session, described)
-        size = _size(converted)
-        try:
-            sent, payload = _settle(described, converted, requested)
-            converted.clear()
-            if acks == 0 and len(sent) < len(requested):
-                _note_refusals(session, requested)
-                raise ConnectionEndError(str(next(one.error for one in requested if one.error is not None)))
-            message = ProduceRequest(
-                acks, min(max(request["timeout_ms"], 0), TIMEOUT_MS_MAX), sent, request["transactional_id"]
-            )
-            answer = None
-            if sent and acks == 0:
-                broker.send_unanswered(Api.PRODUCE, message, payload)
-            elif sent:
-                answer = broker.send(Api.PRODUCE, message, ProduceResponse, payload)
-            payload.clear()  # the transport has copied the bytes that the broker has not taken
-            await broker.drain()
-        finally:
-            session.gateway.conversions.converted.release(session, size)
-    if acks == 0:
-        return None
+        sent = await _send(session, request, described, requested)
     results: dict[tuple[str, int], ProduceResult] = {}
     response = None
-    if answer is not None:
-        try:
-            response, _ = await answer
-        except SparklogError as e:
-            without_frames(e)
-            requested = [one if one.error is not None else one._replace(error=e) for one in requested]
-        else:
-            await share_turns(session, len(sent))
-            results = {(r.topic, r.partition): r for r in response.results}
+    try:
+        if sent.answer is not None:
+            try:
+                response, _ = await sent.answer
+            except SparklogError as e:
+                without_frames(e)
+                requested = [one if one.error is not None else one._replace(error=e) for one in requested]
+            else:
+                await share_turns(session, sent.partitions)
+                results = {(r.topic, r.partition): r for r in response.results}
+                results = await store_refused(session, broker, sent.refused, results)
+    finally:
+        if sent.held_bytes:
+            session.gateway.conversions.converted.release(session, sent.held_bytes)
+    for part in sent.refused:
+        note_refused(session, part)
+    if acks == 0:
+        failed = next((r for r in results.values() if r.error_code), None)
+        if failed is not None:
+            raise ConnectionEndError(failed.message)
+        return None
     changed = await _changed_since(session, described, results)
     each = await session.gateway.time_slices.list_of(
         _outcome(session, one, results, version, changed) for one in requested
@@ -179,13 +116,76 @@ async def produce(session: Session, request: requests.Produce, version: int) -> 
     return body
 
 
+async def _look_up_all(
+    session: Session, topics: Sequence[requests.ProduceTopicData], *, has_zstd: bool
+) -> tuple[list[_RequestedPartition], list[ProducedPartition]]:
+    """Return the partitions of a request that are refused before their records are looked at, and the others."""
+    requested: list[_RequestedPartition] = []
+    described: list[ProducedPartition] = []
+    refused = await session.write_permissions.refusals(
+        await session.broker(), (t["name"] for t in topics if is_topic_name(t["name"]))
+    )
+    time_slices = session.gateway.time_slices
+    for topic in topics:
+        for i, partition in enumerate(topic["partition_data"], 1):
+            if i % ITEMS_PER_LOOK == 0 and time_slices.due():
+                await time_slices.pause()
+            where = topic["name"], partition["index"]
+            if where[0] in refused:
+                requested.append(_RequestedPartition(*where, refused[where[0]]))
+                continue
+            try:
+                described.append(await _look_up(session, topic, partition, has_zstd=has_zstd))
+            except SparklogError as e:
+                requested.append(_RequestedPartition(*where, without_frames(e)))
+    return requested, described
+
+
+async def _send(
+    session: Session,
+    request: requests.Produce,
+    described: list[ProducedPartition],
+    requested: list[_RequestedPartition],
+) -> _Sent:
+    """Convert the records, and send those of the partitions that are not refused to the broker. Append each partition
+    to `requested`. Raises ConnectionEndError with acks 0 if one is refused."""
+    acks, broker = request["acks"], await session.broker()
+    converted = await convert(session, described)
+    size, held = size_of(converted), 0
+    try:
+        refused = await refused_parts(broker, described, converted) if refused_bytes(converted) else []
+        refused_size = sum(one.size_bytes for part in refused for one in part.records)
+        sent, payload = _settle(described, converted, requested)
+        converted.clear()
+        if acks == 0 and len(sent) < len(requested):
+            _note_refusals(session, requested)
+            raise ConnectionEndError(str(next(one.error for one in requested if one.error is not None)))
+        message = ProduceRequest(
+            acks if acks or not refused else 1,  # the places of refused records are in the answer
+            min(max(request["timeout_ms"], 0), TIMEOUT_MS_MAX),
+            sent,
+            request["transactional_id"],
+        )
+        answer = None
+        if sent and message.acks == 0:
+            broker.send_unanswered(Api.PRODUCE, message, payload)
+        elif sent:
+            answer = broker.send(Api.PRODUCE, message, ProduceResponse, payload)
+        payload.clear()  # the transport has copied the bytes that the broker has not taken
+        await broker.drain()
+        held = refused_size
+        return _Sent(answer, len(sent), refused, held)
+    finally:
+        session.gateway.conversions.converted.release(session, size - held)
+
+
 async def _look_up(
     session: Session,
     topic: requests.ProduceTopicData,
     requested: requests.ProduceTopicDataPartitionData,
     *,
     has_zstd: bool,
-) -> _Partition:
+) -> ProducedPartition:
     """Return one partition with its topic. Raises the error that becomes the partition's result."""
     name, partition, records, topic_id = topic["name"], requested["index"], requested["records"], topic.get("topic_id")
     if not records:
@@ -203,213 +203,11 @@ async def _look_up(
     info = await topics.get(broker, name, to_write=True)
     if topic_id is not None and info.topic_id != id_text(topic_id):
         info = await topics.renewed(broker, name, to_write=True)
-    return _Partition(info, partition, records, has_zstd, id_text(topic_id))
-
-
-async def _convert(session: Session, partitions: list[_Partition]) -> list[_Converted]:
-    """Convert the records of all partitions. A partition whose topic has changed since the gateway looked is converted
-    again before it is refused. The caller releases `_size` of the result in `Conversions.converted`."""
-    outcomes = await _convert_loaded(session, partitions)
-    refused = [i for i, one in enumerate(outcomes) if isinstance(one, _BY_TOPIC)]
-    if not refused:
-        return outcomes
-    changed = await _changed(session, {partitions[i].topic.name: partitions[i].topic for i in refused})
-    schemas_changed = await topics_with_newer_schemas(
-        session, {partitions[i].topic.name: partitions[i].topic for i in refused}
-    )
-    again = [i for i in refused if partitions[i].topic.name in changed or partitions[i].topic.name in schemas_changed]
-    for i in again:
-        partitions[i] = partitions[i]._replace(topic=changed.get(partitions[i].topic.name, partitions[i].topic))
-    if again:
-        for i, one in zip(again, await _convert_loaded(session, [partitions[i] for i in again]), strict=True):
-            outcomes[i] = one
-    return outcomes
-
-
-async def _convert_loaded(session: Session, partitions: list[_Partition]) -> list[_Converted]:
-    """Convert the records of all partitions, and load the schemas that they need. A topic whose key schema is set
-    meanwhile replaces that of its partitions."""
-    outcomes = await _convert_once(session, partitions)
-    for _ in range(LOADS_MAX):
-        await _set_key_schemas(session, partitions, outcomes)
-        missing = {i: one for i, one in enumerate(outcomes) if isinstance(one, SchemasNotLoadedError)}
-        if not missing:
-            break
-        if any(one.ids or one.subjects or one.guids for one in missing.values()):
-            try:
-                await session.gateway.schemas.load(await session.broker(), SchemasNotLoadedError.of(missing.values()))
-            except SparklogError as e:
-                outcomes = [without_frames(e) if i in missing else one for i, one in enumerate(outcomes)]
-                break
-        converted = await _convert_once(session, [partitions[i] for i in missing])
-        for i, one in zip(missing, converted, strict=True):
-            outcomes[i] = one
-    return outcomes
-
-
-async def _set_key_schemas(session: Session, partitions: list[_Partition], outcomes: list[_Converted]) -> None:
-    """Set the key schemas of topics without one to the newest of their subjects. Their partitions get the topic and an
-    outcome by which they are converted again, or the error."""
-    results: dict[str, TopicInfo | SparklogError] = {}
-    for i, one in enumerate(outcomes):
-        if not isinstance(one, KeySchemaMissingError):
-            continue
-        if one.topic not in results:
-            try:
-                results[one.topic] = await _with_key_schema(session, partitions[i].topic)
-            except SparklogError as e:
-                results[one.topic] = without_frames(e)
-        result = results[one.topic]
-        if isinstance(result, SparklogError):
-            outcomes[i] = result
-        else:
-            partitions[i] = partitions[i]._replace(topic=result)
-            outcomes[i] = SchemasNotLoadedError()
-
-
-async def _with_key_schema(session: Session, topic: TopicInfo) -> TopicInfo:
-    """Set the key schema of a topic. Raises InvalidRecordError: The registry has none that fits; and the errors of the
-    registry and the broker."""
-    broker, schemas, subject = await session.broker(), session.gateway.schemas, key_subject(topic.name)
-    await schemas.load(broker, SchemasNotLoadedError(subjects=[subject]))
-    newest = schemas.newest(subject)
-    if newest is None:
-        raise InvalidRecordError({0: f"{KeySchemaMissingError(topic.name)}"})
-    try:
-        return await set_key_schema(broker, session.gateway.topics, topic, *newest)
-    except SchemaMismatchError as e:
-        raise InvalidRecordError(
-            {0: f"the newest schema of {subject!r} cannot be the topic's key schema: {e}"}
-        ) from None
-
-
-async def _changed(session: Session, topics: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
-    """Ask the broker for topics, and return those that have changed, in their present state. A topic that cannot be
-    looked up counts as unchanged, so that its refusal stands."""
-    changed = {}
-    for name, topic in topics.items():
-        try:
-            fresh = await session.gateway.topics.renewed(await session.broker(), name, to_write=True)
-        except SparklogError:
-            continue
-        if not fresh.is_converted_as(topic):
-            changed[name] = fresh
-    return changed
-
-
-async def _convert_once(session: Session, partitions: Sequence[_Partition]) -> list[_Converted]:
-    """Convert the records of all partitions by the topics that the gateway knows."""
-    conversions = session.gateway.conversions
-    outcomes = _convert_inline(partitions, session.gateway.schemas)
-    if outcomes is not None:
-        conversions.converted.take(_size(outcomes))
-        return outcomes
-    most = session.gateway.limits.request_bytes
-    await conversions.converted.acquire(session, most)
-    try:
-        async with conversions.turn():
-            outcomes = await _convert_in_turn(session, partitions)
-    except BaseException:
-        conversions.converted.release(session, most)
-        raise
-    conversions.converted.release(session, most - _size(outcomes), is_done=False)
-    return outcomes
-
-
-def _convert_inline(partitions: Sequence[_Partition], schemas: Schemas) -> list[_Converted] | None:
-    """Convert a small request on the event loop. Returns None for a request that is not small."""
-    if sum(len(one.records) for one in partitions) > INLINE_BYTES or any(is_framed(one.topic) for one in partitions):
-        return None
-    outcomes: list[_Converted] = []
-    compressed = 0
-    for one in partitions:
-        batches: list[memoryview] = []
-        try:
-            for head, data in one.batches():
-                compressed += len(data) if head.codec else 0
-                if compressed > INLINE_COMPRESSED_BYTES:
-                    return None
-                batches.append(_convert_batch(one, schemas, head, data, INLINE_BYTES))
-        except MessageTooLargeError:
-            return None
-        except SparklogError as e:
-            outcomes.append(without_frames(e))
-            continue
-        outcomes.append(batches)
-    return outcomes
-
-
-async def _convert_in_turn(session: Session, partitions: Sequence[_Partition]) -> list[_Converted]:
-    limits, conversions, time_slices = session.gateway.limits, session.gateway.conversions, session.gateway.time_slices
-    outcomes: list[_Converted] = []
-    schemas = session.gateway.schemas
-    remaining = limits.request_bytes
-    for one in partitions:
-        batches: list[memoryview] = []
-        try:
-            for head, data in one.batches():
-                if head.codec == NONE and len(data) <= INLINE_BYTES and not is_framed(one.topic):
-                    await time_slices.begin()
-                    batch = _convert_batch(one, schemas, head, data, limits.inflated_bytes)
-                else:
-                    convert = partial(
-                        _convert_batch, one, schemas, head, data, limits.inflated_bytes, conversions.inflated
-                    )
-                    batch = await conversions.run(convert)
-                if len(batch) > remaining:
-                    raise MessageTooLargeError(
-                        f"the request takes more than {limits.request_bytes} bytes after its conversion: send smaller "
-                        "requests"
-                    )
-                remaining -= len(batch)
-                batches.append(batch)
-        except SparklogError as e:
-            remaining += sum(map(len, batches))
-            outcomes.append(without_frames(e))
-            continue
-        outcomes.append(batches)
-    return outcomes
-
-
-def _convert_batch(
-    one: _Partition,
-    schemas: Schemas,
-    head: BatchV2,
-    data: memoryview,
-    inflated_bytes_max: int,
-    memory: InflatedMemory | None = None,
-) -> memoryview:
-    """Return the batch in the broker's format. The conversion holds its size in `memory`; None: the batch is small.
-    Raises as `broker_batch`, but MalformedBatchError for damaged records: the checksum of the batch is right."""
-    topic = one.topic
-    limit = min(topic.inflated_bytes_max, inflated_bytes_max)
-    if len(data) > limit:
-        raise too_large(limit)
-    convert: Callable[[], memoryview] = partial(broker_batch, head, data, topic, limit)
-    if not topic.is_envelope:
-        convert = partial(typed_batch, head, data, topic, limit, one.partition, schemas)
-    try:
-        if memory is None:
-            payload = convert()
-        else:
-            payload = convert_within(memory, produced_bytes(head, len(data), topic, limit), convert)
-    except CorruptBatchError as e:
-        raise MalformedBatchError(str(e)) from None
-    if min(head.size_bytes, len(payload)) > topic.max_message_bytes:
-        raise MessageTooLargeError(
-            f"a batch of {head.size_bytes} bytes; max.message.bytes of topic {topic.name!r} is "
-            f"{topic.max_message_bytes}: send smaller batches or raise it"
-        )
-    return payload
-
-
-def _size(converted: Sequence[_Converted]) -> int:
-    """Return the size of all converted batches in bytes."""
-    return sum(len(batch) for one in converted if isinstance(one, list) for batch in one)
+    return ProducedPartition(info, partition, records, has_zstd, id_text(topic_id))
 
 
 def _settle(
-    partitions: Sequence[_Partition], converted: Sequence[_Converted], requested: list[_RequestedPartition]
+    partitions: Sequence[ProducedPartition], converted: Sequence[Converted], requested: list[_RequestedPartition]
 ) -> tuple[list[ProducePartition], list[memoryview]]:
     """Return the partitions and the payload of the request to the broker. Append each partition to `requested`."""
     sent: list[ProducePartition] = []
@@ -420,20 +218,22 @@ def _settle(
             requested.append(_RequestedPartition(*where, batches))
             continue
         requested.append(_RequestedPartition(*where, None))
-        sent.append(ProducePartition(*where, sum(map(len, batches)), one.topic.key_rules, one.topic_id))
-        payload += batches
+        sent.append(
+            ProducePartition(*where, sum(len(batch.payload) for batch in batches), one.topic.key_rules, one.topic_id)
+        )
+        payload += [batch.payload for batch in batches]
     return sent, payload
 
 
 async def _changed_since(
-    session: Session, partitions: Sequence[_Partition], results: dict[tuple[str, int], ProduceResult]
+    session: Session, partitions: Sequence[ProducedPartition], results: dict[tuple[str, int], ProduceResult]
 ) -> set[str]:
     """Return the names of the topics that have changed since the gateway looked, if the broker has refused the form of
     their batches, such as their type of timestamps."""
     refused = {r.topic for r in results.values() if r.error_code == InvalidRequestError.code}
     if not refused:
         return set()
-    return set(await _changed(session, {p.topic.name: p.topic for p in partitions if p.topic.name in refused}))
+    return set(await changed_topics(session, {p.topic.name: p.topic for p in partitions if p.topic.name in refused}))
 
 
 def _note_refusals(session: Session, requested: Sequence[_RequestedPartition]) -> None:

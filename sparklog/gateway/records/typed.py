@@ -7,6 +7,7 @@ record. `kafka/values/keys.py` and `typed_keys.py` have the rules of keys. A typ
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,12 +23,15 @@ from sparklog.format.json_rows import SLICE_ROWS
 from sparklog.format.key_format import SCHEMA_FORMATS
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE, timestamp_bounds_ms
 from sparklog.gateway.records.memory import JSON_BYTES_MAX, JSON_PIECE_BYTES
+from sparklog.gateway.records.refused import ConvertedBatch, refused_records
 from sparklog.gateway.records.to_broker import batch_attributes, check_head, stored_compression
 from sparklog.gateway.records.typed_keys import check_partition, empty_rows, without_tombstones
 from sparklog.kafka.records import compression
 from sparklog.kafka.records.batch_v2 import BatchV2
+from sparklog.kafka.records.compression import too_large
 from sparklog.kafka.records.decode import decode_records
 from sparklog.kafka.records.errors import InvalidRecordError, places
+from sparklog.kafka.values.fitting import ReadRows, fitting_rows
 from sparklog.kafka.values.framed_keys import read_keys, write_keys
 from sparklog.kafka.values.framed_records import FRAMED_FORMATS, Target, rows_of_framed
 from sparklog.kafka.values.framed_rows import write_framed
@@ -49,13 +53,41 @@ def is_framed(topic: TopicInfo) -> bool:
 
 def typed_batch(
     head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int, partition: int, schemas: Schemas
-) -> memoryview:
-    """Return the batch in the broker's format. Arguments and errors are those of `broker_batch`, but `topic` is a typed
-    topic. `partition`: the partition to which the client has sent the batch. `schemas`: those of the registry. Raises
-    SchemasNotLoadedError, too."""
+) -> ConvertedBatch:
+    """Return the batch in the broker's format, and the records that go to the refused topic. Arguments and errors are
+    those of `broker_batch`, but `topic` is a typed topic. `partition`: the partition to which the client has sent the
+    batch. `schemas`: those of the registry. Raises SchemasNotLoadedError, too."""
     check_head(head)
     raw: Any = data if head.codec == compression.NONE else compression.decompress(head.codec, data, inflated_bytes_max)
     envelope = decode_records(raw, head.record_count, head.base_timestamp_ms)
+    del raw  # the records are copies
+    read = _rows_reader(topic, partition, schemas, inflated_bytes_max)
+    try:
+        return ConvertedBatch(_encoded(_all_rows(envelope, topic, schemas, read), head, topic), head.record_count)
+    except InvalidRecordError:
+        if not topic.has_refused_topic:
+            raise
+    read_headers = partial(framed_parts, value_format=topic.value_format, schemas=schemas) if is_framed(topic) else None
+    fitting = fitting_rows(envelope, topic, read, bytes_max=inflated_bytes_max, read_headers=read_headers)
+    if fitting.converted < head.record_count:
+        raise too_large(inflated_bytes_max)
+    refused = refused_records(topic.name, envelope, fitting.refused) if fitting.refused else None
+    return ConvertedBatch(_encoded(fitting.rows, head, topic), head.record_count, refused)
+
+
+def _rows_reader(topic: TopicInfo, partition: int, schemas: Schemas, rows_bytes_max: int) -> ReadRows:
+    parse_keys = key_parser(topic, schemas, rows_bytes_max)
+
+    def read(keys: Any, values: Any) -> pa.RecordBatch:
+        rows = with_keys(_rows_of_values(keys, values, topic, schemas, rows_bytes_max), keys, topic, parse_keys)
+        check_partition(rows, topic, partition)
+        return rows
+
+    return read
+
+
+def _all_rows(envelope: pa.RecordBatch, topic: TopicInfo, schemas: Schemas, read: ReadRows) -> pa.RecordBatch:
+    """Return the rows of all records. Raises InvalidRecordError if one does not fit."""
     keys, values, headers = envelope.column(0), envelope.column(1), envelope.column(2)
     if headers.null_count < len(headers):
         has_headers = headers.is_valid()
@@ -69,13 +101,14 @@ def typed_batch(
                     for i in places(has_headers)
                 }
             )
-    del raw, envelope, headers  # the values are copies
-    rows = _rows_of_values(keys, values, topic, schemas, inflated_bytes_max)
-    rows = with_keys(rows, keys, topic, key_parser(topic, schemas, inflated_bytes_max))
-    check_partition(rows, topic, partition)
+    return read(keys, values)
+
+
+def _encoded(rows: pa.RecordBatch, head: BatchV2, topic: TopicInfo) -> memoryview:
+    """Return the batch of some rows, which spans the offsets of all records of the client's batch."""
     default_ms = head.max_timestamp_ms
     low = high = default_ms
-    if topic.timestamp_column is not None:
+    if topic.timestamp_column is not None and rows.num_rows:
         low, high = timestamp_bounds_ms(rows.column(topic.schema.get_field_index(topic.timestamp_column)), default_ms)
     payload = encode_batch(
         rows,
@@ -84,6 +117,7 @@ def typed_batch(
         max_timestamp_ms=high,
         compression=stored_compression(head, topic),
         attributes=batch_attributes(head, topic),
+        last_offset_delta=head.record_count - 1,
         checksum=False,
     )
     assign_producer(

@@ -1,7 +1,7 @@
 """Records of a batch as rows of a typed topic, without those that do not fit: these are named with their reasons.
 
-`parse_rows` and `with_keys` refuse a batch as a whole, because a client must send it again. A mirror cannot: it stores
-the rows that fit, and the other records beside the topic.
+`parse_rows` and `with_keys` refuse a batch as a whole, because a client must send it again. A mirror, and a topic with
+`kafka.refused.records = topic`, have the rows that fit, and the other records in a refused topic.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from sparklog.format.json_rows import SLICE_ROWS
 from sparklog.kafka.records.errors import InvalidRecordError
 from sparklog.kafka.values.header_ids import FramedParts
 from sparklog.kafka.values.json_records import parse_rows
-from sparklog.kafka.values.keys import RowForm, values_to_parse, with_keys
+from sparklog.kafka.values.keys import Parse, RowForm, values_to_parse, with_keys
 
 ReadValues = Callable[[Any, Any, RowForm], pa.RecordBatch]
 """Function that reads values as rows, by keys, values and the topic. Raises InvalidRecordError."""
+ReadRows = Callable[[Any, Any], pa.RecordBatch]
+"""Function that reads records as rows with their keys, by keys and values. Raises InvalidRecordError."""
 ReadHeaders = Callable[[Any, Any, Any, RowForm], FramedParts]
 """Function that takes the ids of schemas from headers, by keys, values, headers and the topic. Raises
 InvalidRecordError."""
@@ -47,16 +49,22 @@ def read_json(keys: Any, values: Any, topic: RowForm) -> pa.RecordBatch:
     return parse_rows(values_to_parse(keys, values, topic), topic.schema, topic.name)
 
 
+def rows_reader(read: ReadValues, topic: RowForm, parse_keys: Parse = parse_rows) -> ReadRows:
+    """Return the function that reads values and keys as rows of a topic. `parse_keys`: function that parses keys that
+    are no texts; the default is for JSON."""
+    return lambda keys, values: with_keys(read(keys, values, topic), keys, topic, parse_keys)
+
+
 def fitting_rows(
     records: pa.RecordBatch,
     topic: RowForm,
-    read: ReadValues,
+    read: ReadRows,
     *,
     bytes_max: int,
     drops_headers: bool = False,
     read_headers: ReadHeaders | None = None,
 ) -> FittingRows:
-    """Convert the records of a batch. `records`: rows of an envelope topic. `read`: function that reads the values.
+    """Convert the records of a batch. `records`: rows of an envelope topic. `read`: function that reads the rows.
     `bytes_max`: memory of rows and reasons after which later records are left out: a short record can be a long row. A
     record whose row alone takes more is refused. `drops_headers`: False to refuse records with headers, for which a
     typed topic has no place. `read_headers`: function that takes the ids of schemas from headers; None: they are
@@ -86,7 +94,7 @@ def fitting_rows(
 class _Conversion:
     """The rows so far."""
 
-    def __init__(self, topic: RowForm, read: ReadValues, bytes_max: int) -> None:
+    def __init__(self, topic: RowForm, read: ReadRows, bytes_max: int) -> None:
         self.refused: dict[int, str] = {}
         self._topic = topic
         self._read = read
@@ -104,7 +112,7 @@ class _Conversion:
         """Convert one slice: again without the refused records, and in halves if the rows take too much memory."""
         while len(places):
             try:
-                rows = self._converted(records)
+                rows = self._read(records.column(KEY), records.column(VALUE))
                 if rows.nbytes > self._bytes_max:
                     raise MessageTooLargeError(f"the row takes {rows.nbytes} bytes, at most {self._bytes_max}")
             except InvalidRecordError as e:
@@ -152,11 +160,6 @@ class _Conversion:
         empty = pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
         places = np.concatenate(self._places) if self._places else np.empty(0, np.int64)
         return FittingRows(rows[0] if rows else empty, places, dict(sorted(self.refused.items())), count)
-
-    def _converted(self, records: pa.RecordBatch) -> pa.RecordBatch:
-        keys = records.column(KEY)
-        rows = self._read(keys, records.column(VALUE), self._topic)
-        return with_keys(rows, keys, self._topic, parse_rows)
 
     def _reason(self, index: int, message: str) -> str:
         """Return the message without the record's number in its slice, and without the topic's name."""

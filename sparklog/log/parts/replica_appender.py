@@ -256,11 +256,8 @@ def _is_compacted(header: BatchHeader) -> bool:
 
 
 def _has_its_offsets(header: BatchHeader) -> bool:
-    """Return True if the batch's numbers of records and offsets agree: equal, unless the batch is a marker or a
-    mirror's gap, or compaction has removed records."""
-    if _is_compacted(header):
-        return 0 <= header.record_count <= header.last_offset_delta + 1
-    if not header.record_count:
-        is_marker = header.attributes & ATTRIBUTE_CONTROL
-        return header.last_offset_delta == 0 if is_marker else header.last_offset_delta >= 0
-    return header.last_offset_delta == header.record_count - 1 >= 0
+    """Return True if the batch has an offset for each record. It has more if compaction has removed records or a
+    gateway has refused some, and for a mirror's gap. A marker has one."""
+    if header.attributes & ATTRIBUTE_CONTROL:
+        return header.last_offset_delta == 0
+    return 0 <= header.record_count <= header.last_offset_delta + 1 and header.last_offset_delta >= 0

@@ -45,6 +45,8 @@ INFLATED_PER_WRITTEN = 4
 memory."""
 APPEND_TIME_MS_MAX = (2**63 - 1) // 1000
 """Largest append time that is a timestamp in µs, too."""
+GAP_OFFSETS_MAX = 1_000_000
+"""Largest number of offsets that a batch with a gap spans: the records of a batch of Kafka's clients."""
 _ALLOWED_ATTRIBUTES = ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_TRANSACTIONAL | ATTRIBUTE_GZIP | ATTRIBUTE_SNAPPY
 _PLACED_ATTRIBUTES = ATTRIBUTE_OFFSET_COLUMN | ATTRIBUTE_LOG_APPEND_TIME | ATTRIBUTE_GZIP | ATTRIBUTE_SNAPPY
 
@@ -63,7 +65,8 @@ def check_payload(
     (position, header) of the batches. `inflated`: budget for the memory of decompressed batches. `internal`: the broker
     has encoded the batches, so size and content are not checked, and a producer can leave out sequence numbers.
     `converted`: the gateway has converted the batches from Kafka's format and has compared their size there with
-    `max.message.bytes`, so only their decompressed size is checked.
+    `max.message.bytes`, so only their decompressed size is checked. They can end in a gap, the offsets of records that
+    the gateway has refused; without rows they are a gap.
 
     Raises CorruptBatchError, MessageTooLargeError, UnknownSchemaError, InvalidTimestampError, InvalidRequestError.
     """
@@ -76,6 +79,7 @@ def check_payload(
                 f"send smaller batches (batch.size.bytes) or raise it"
             )
         _check_header(header, config, internal=internal)
+        _check_span(header, may_end_in_gap=converted)
         _check_timestamp(header, config, now_ms)
         schema = _schema_for(header, schema_of)
         if not internal:
@@ -209,10 +213,6 @@ def _check_header(header: BatchHeader, config: LogConfig, *, internal: bool) -> 
     if bool(header.attributes & ATTRIBUTE_LOG_APPEND_TIME) != config.log_append_time:
         expected = "LogAppendTime" if config.log_append_time else "CreateTime"
         raise InvalidRequestError(f"the topic's message.timestamp.type is {expected}, but the batch has the other type")
-    if header.record_count < 1 or header.last_offset_delta != header.record_count - 1:
-        raise InvalidRequestError(
-            f"a batch of {header.record_count} records cannot have last offset delta {header.last_offset_delta}"
-        )
     if header.min_timestamp_ms > header.max_timestamp_ms:
         raise InvalidRequestError(
             f"a batch whose smallest timestamp {header.min_timestamp_ms} is above its largest {header.max_timestamp_ms}"
@@ -224,6 +224,16 @@ def _check_header(header: BatchHeader, config: LogConfig, *, internal: bool) -> 
         )
     if header.producer_id < 0 and header.attributes & ATTRIBUTE_TRANSACTIONAL:
         raise InvalidRequestError("a transactional batch needs a producer id")
+
+
+def _check_span(header: BatchHeader, *, may_end_in_gap: bool) -> None:
+    """Check that a batch spans as many offsets as it has records. `may_end_in_gap`: it can span more, for refused
+    records, which the producer has counted. Raises InvalidRequestError."""
+    records, offsets = header.record_count, header.last_offset_delta + 1
+    if may_end_in_gap and 0 <= records <= offsets and 1 <= offsets <= GAP_OFFSETS_MAX:
+        return
+    if records < 1 or offsets != records:
+        raise InvalidRequestError(f"a batch of {records} records cannot have last offset delta {offsets - 1}")
 
 
 def without_repeated(

@@ -12,7 +12,8 @@ from sparklog.client.net.retry import Retries, RetryPolicy
 from sparklog.client.reading.mirrored_ends import MirroredEnd, mirrored_ends, refused_logs
 from sparklog.environment.fault_points import reach
 from sparklog.errors import InvalidRequestError, SparklogError, error_from_code
-from sparklog.mirror.refused import RefusedLog, refused_topic
+from sparklog.metadata.refused_topics import refused_topic
+from sparklog.mirror.refused import RefusedLog
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProducePartition, ProduceRequest, ProduceResponse
 from sparklog.settings import MIB

@@ -6,9 +6,9 @@ from sparklog.client.admin.mirror_plan import is_refused_topic
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import InvalidConfigError
 from sparklog.kafka.values.schemas import Schemas
+from sparklog.metadata.refused_topics import REFUSED_SCHEMA
 from sparklog.mirror.definition import MirroredTopic
 from sparklog.mirror.readers import header_reader, value_reader
-from sparklog.mirror.refused import REFUSED_SCHEMA
 from sparklog.mirror.typed import RefusedTarget, TypedTarget
 
 

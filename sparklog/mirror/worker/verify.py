@@ -25,8 +25,9 @@ from sparklog.errors import LeaderNotAvailableError
 from sparklog.format.batch import decode_header
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.metadata.refused_topics import refused_topic
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
-from sparklog.mirror.refused import RefusedLog, refused_topic
+from sparklog.mirror.refused import RefusedLog
 from sparklog.mirror.rules import NO_EPOCH, NO_SCHEMA
 from sparklog.mirror.source import ConversionTarget, MirrorSource, SourceTopic
 from sparklog.mirror.typed import NO_LIMIT, TypedConversion, TypedTarget

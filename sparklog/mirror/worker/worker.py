@@ -30,6 +30,7 @@ from sparklog.errors import (
 )
 from sparklog.format.key_format import KEY_SCHEMA_SETTING
 from sparklog.kafka.values.schemas import Schemas
+from sparklog.metadata.refused_topics import refused_topic
 from sparklog.mirror.definition import (
     LOST,
     PAUSED,
@@ -40,7 +41,6 @@ from sparklog.mirror.definition import (
 )
 from sparklog.mirror.plan import refused_settings
 from sparklog.mirror.readers import missing_columns
-from sparklog.mirror.refused import refused_topic
 from sparklog.mirror.rules import absent_text
 from sparklog.mirror.source import MirrorSource
 from sparklog.mirror.worker.log_side import LogSide

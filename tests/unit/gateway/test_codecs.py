@@ -38,7 +38,7 @@ def stored(topic: TopicInfo, codec: int, values: list[bytes | None] = VALUES) ->
     ((head, view),) = iterate_batches(memoryview(batch_of(data, len(values), codec=codec)))
     if topic.is_envelope:
         return broker_batch(head, view, topic, ROOM)
-    return typed_batch(head, view, topic, ROOM, 0, FixedSchemas())
+    return typed_batch(head, view, topic, ROOM, 0, FixedSchemas()).payload
 
 
 def answered(topic: TopicInfo, *batches: memoryview, **more: Any) -> list[tuple[int, list[bytes | None]]]:

@@ -24,7 +24,7 @@ from sparklog.format.json_rows import SLICE_ROWS
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.gateway.backend.read_epochs import ReadEpochs
 from sparklog.gateway.gateway import Conversions
-from sparklog.gateway.handlers import fetch, produce
+from sparklog.gateway.handlers import fetch, produce, produced
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.memory import GatewayMemory
 from sparklog.gateway.records import typed
@@ -205,7 +205,7 @@ def test_batches_wait_for_the_memory_of_their_decompression(monkeypatch: pytest.
     async def body(conversions: Conversions, limits: Limits) -> None:
         await asyncio.gather(*(send(session_of(conversions, Broker(), limits), BOMB) for _ in range(6)))
 
-    monkeypatch.setattr(produce, "broker_batch", convert)
+    monkeypatch.setattr(produced, "broker_batch", convert)
     conversions = run(body, conversion_bytes=(at_once + 1) * cost - 1)
     assert (most, conversions.inflated.peak_bytes) == (at_once, at_once * cost)
 
@@ -268,7 +268,7 @@ def test_a_bomb_of_a_kilobyte_is_not_converted_on_the_event_loop(monkeypatch: py
         await send(session, batch_of(write_small(None, [bytes(MIB)], [0])))
         await send(session, batch_of(write_small(None, [bytes(1024)], [0])))
 
-    monkeypatch.setattr(produce, "broker_batch", convert)
+    monkeypatch.setattr(produced, "broker_batch", convert)
     run(body)
     assert [one is threading.main_thread() for one in threads] == [False, True]
 

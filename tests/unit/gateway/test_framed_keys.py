@@ -80,7 +80,7 @@ def batch_of(records: list[Record], to: TopicInfo, partition: int = 0) -> memory
     keys, values = zip(*records, strict=True)
     data = write_small(list(keys), list(values), [0] * len(records))
     head = batch_v2.BatchV2(0, 0, 0, 2, 0, 0, len(keys) - 1, 0, 0, -1, -1, -1, len(keys))
-    return typed_batch(head, memoryview(data), to, 1 << 24, partition, SCHEMAS)
+    return typed_batch(head, memoryview(data), to, 1 << 24, partition, SCHEMAS).payload
 
 
 def stored(records: list[Record], to: TopicInfo, partition: int = 0) -> list[dict[str, Any]]:

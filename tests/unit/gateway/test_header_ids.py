@@ -11,7 +11,7 @@ import pytest
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, TIMESTAMP_TYPE
 from sparklog.kafka.records.errors import InvalidRecordError
-from sparklog.kafka.values.fitting import fitting_rows
+from sparklog.kafka.values.fitting import fitting_rows, rows_reader
 from sparklog.kafka.values.framed_keys import pinned_schema
 from sparklog.kafka.values.header_ids import IDS_PER_BATCH_MAX, framed_parts
 from sparklog.kafka.values.schemas import SchemasNotLoadedError
@@ -125,7 +125,12 @@ def test_a_mirror_reads_ids_in_headers_and_refuses_the_others_one_by_one(drops_h
     read, read_headers = value_reader("avro", schemas, 1 << 24), header_reader("avro", schemas)
     topic = info(pa.schema([("id", pa.int64())]), 1, (), kafka_value_format="avro")
     fitting = fitting_rows(
-        records, topic, read, bytes_max=1 << 24, drops_headers=drops_headers, read_headers=read_headers
+        records,
+        topic,
+        rows_reader(read, topic),
+        bytes_max=1 << 24,
+        drops_headers=drops_headers,
+        read_headers=read_headers,
     )
     refused = {1: "no schema of this GUID"} if drops_headers else {1: "no schema of this GUID", 2: "has headers"}
     assert fitting.refused.keys() == refused.keys()

@@ -35,7 +35,7 @@ def batch_of(records: Sequence[Record], topic: TopicInfo, partition: int = 0) ->
     keys, values = zip(*records, strict=True)
     data = write_small(list(keys), list(values), [0] * len(records))
     head = batch_v2.BatchV2(0, 0, 0, 2, 0, 0, len(keys) - 1, 0, 0, -1, -1, -1, len(keys))
-    return typed_batch(head, memoryview(data), topic, 1 << 24, partition, FixedSchemas())
+    return typed_batch(head, memoryview(data), topic, 1 << 24, partition, FixedSchemas()).payload
 
 
 def stored(records: Sequence[Record], topic: TopicInfo, partition: int = 0) -> list[dict[str, Any]]:

@@ -13,9 +13,10 @@ from sparklog.errors import LeaderNotAvailableError, MessageTooLargeError
 from sparklog.format.batch import iterate_batches
 from sparklog.format.offset_column import decode_rows
 from sparklog.kafka.values.fitting import read_json
+from sparklog.metadata.refused_topics import REFUSED_SCHEMA
 from sparklog.mirror import typed
 from sparklog.mirror.placing import Placed, place
-from sparklog.mirror.refused import REFUSED_SCHEMA, RefusedLog
+from sparklog.mirror.refused import RefusedLog
 from sparklog.mirror.rules import NO_SCHEMA
 from sparklog.mirror.typed import NO_LIMIT, RefusedTarget, TypedConversion, TypedTarget
 from tests.support.kafka_batches import kafka_batch

@@ -14,6 +14,7 @@ from sparklog.protocol import group_messages as groups
 from sparklog.protocol import lake_messages as lakes
 from sparklog.protocol import messages as m
 from sparklog.protocol import mirror_messages as mirrors
+from sparklog.protocol import refused_messages as refused
 from sparklog.protocol import schema_messages as schemas
 from sparklog.protocol import topic_messages as topics
 from sparklog.protocol import transaction_messages as txn
@@ -176,6 +177,7 @@ TOPIC_REQUESTS: list[tuple[Api, Message]] = [
     (Api.DESCRIBE_LAKES, lakes.DescribeLakesRequest(["T"])),
     (Api.DESCRIBE_MIRRORS, mirrors.DescribeMirrorsRequest(["T"])),
     (Api.SCHEMA_RECORDS, schemas.SchemaRecordsRequest(0, "Write", ["T"])),
+    (Api.STORE_REFUSED, refused.StoreRefusedRequest("T", 0)),
     (Api.GROUP_HEARTBEAT, groups.GroupHeartbeatRequest("g", topics=["T"])),
     (Api.OFFSET_COMMIT, groups.OffsetCommitRequest("g", [groups.CommittedOffset("T", 0, 1)])),
     (Api.OFFSET_FETCH, groups.OffsetFetchRequest("g", [groups.TopicPartitions("T", [0])])),
