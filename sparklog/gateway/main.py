@@ -25,7 +25,7 @@ from sparklog.gateway.gateway import Gateway
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.registry import served_apis
 from sparklog.gateway.server import GatewayServer, addresses_of
-from sparklog.protocol.gateway import REFUSED_BATCHES, decode_start
+from sparklog.protocol.gateway import DROPPED_FIELDS, REFUSED_BATCHES, REFUSED_RECORDS, decode_start
 from sparklog.security.listeners import REGISTRY_NAMES, Listener, SecurityProtocol
 from sparklog.security.optional import require
 from sparklog.security.tls import RenewedContext, renew_listeners, server_context
@@ -174,13 +174,19 @@ async def _start_registry(
 
 
 async def _report(gateway: Gateway) -> None:
-    """Tell the parent process the number of refused batches when it has changed, until cancelled."""
-    reported = 0
+    """Tell the parent process the numbers that have changed, until cancelled."""
+    reported: dict[str, int] = {}
     while True:
         await asyncio.sleep(REPORT_S)
-        if gateway.refusals.count != reported:
-            reported = gateway.refusals.count
-            _say(f"count {REFUSED_BATCHES} {reported}\n")
+        counts = {
+            REFUSED_BATCHES: gateway.refusals.batches,
+            REFUSED_RECORDS: gateway.refusals.records,
+            DROPPED_FIELDS: gateway.schemas.dropped,
+        }
+        for name, count in counts.items():
+            if count != reported.get(name, 0):
+                _say(f"count {name} {count}\n")
+        reported = counts
 
 
 async def _renew(

@@ -25,7 +25,10 @@ from sparklog.errors import InvalidRequestError
 from sparklog.format.decoders import json_decoder, msgpack_decoder
 
 REFUSED_BATCHES = "refused_batches"
-"""Name under which a gateway reports the number of refused batches on its standard output."""
+REFUSED_RECORDS = "refused_records"
+DROPPED_FIELDS = "dropped_fields"
+"""Names under which a gateway reports numbers on its standard output: refused batches, records in refused topics, and
+fields of records that were dropped."""
 CLAIM_SESSION_S = 15.0
 """Time in s after the last request of a gateway at which its claim on the broker ends, though its connections are open:
 the gateway's host may be gone."""

@@ -8,7 +8,7 @@ from operator import attrgetter
 from prometheus_client.core import Metric
 
 from sparklog.histogram import Histogram
-from sparklog.protocol.gateway import REFUSED_BATCHES
+from sparklog.protocol.gateway import DROPPED_FIELDS, REFUSED_BATCHES, REFUSED_RECORDS
 from sparklog.version import __version__
 from sparklog_broker.counters.requests import RequestCounters, error_name
 from sparklog_broker.counters.traffic import Traffic
@@ -110,6 +110,16 @@ def server_families(watched: MetricSources) -> Iterator[Metric]:
         "sparklog_kafka_gateway_refused_batches",
         "Batches of Kafka's clients that the gateway has refused with INVALID_RECORD; its log has reasons.",
         watched.children.count(REFUSED_BATCHES),
+    )
+    yield one_counter(
+        "sparklog_kafka_gateway_refused_records",
+        "Records of Kafka's clients that do not fit their topics, in refused topics (kafka.refused.records).",
+        watched.children.count(REFUSED_RECORDS),
+    )
+    yield one_counter(
+        "sparklog_kafka_gateway_dropped_fields",
+        "Fields of records that the newest schema of the topic does not have; the gateway's log has their names.",
+        watched.children.count(DROPPED_FIELDS),
     )
     authentication = watched.authentication
     yield counter(

@@ -28,7 +28,7 @@ from sparklog.gateway.handlers.produced import (
     refused_bytes,
     size_of,
 )
-from sparklog.gateway.handlers.refused_topics import RefusedPart, note_refused, refused_parts, store_refused
+from sparklog.gateway.handlers.refused_topics import RefusedPart, refused_parts, store_refused
 from sparklog.gateway.handlers.topic_ids import id_text, name_topics
 from sparklog.gateway.handlers.transactions import aborted_code, fenced_code
 from sparklog.gateway.session import ConnectionEndError, Session
@@ -96,8 +96,6 @@ async def produce(session: Session, request: requests.Produce, version: int) -> 
     finally:
         if sent.held_bytes:
             session.gateway.conversions.converted.release(session, sent.held_bytes)
-    for part in sent.refused:
-        note_refused(session, part)
     if acks == 0:
         failed = next((r for r in results.values() if r.error_code), None)
         if failed is not None:
@@ -241,7 +239,7 @@ def _note_refusals(session: Session, requested: Sequence[_RequestedPartition]) -
     for one in requested:
         if one.error is not None and code_of(one.error) is Kafka.INVALID_RECORD:
             client = f"{session.peer_host}, client id {session.client_id!r}"
-            session.gateway.refusals.record(client, f"{one.topic}-{one.partition}", str(one.error))
+            session.gateway.refusals.note_batch(client, f"{one.topic}-{one.partition}", str(one.error))
 
 
 def _outcome(

@@ -93,6 +93,7 @@ async def store_refused(
             continue
         try:
             await _store(session, broker, part, result)
+            _note(session, part)
         except SparklogError as e:
             error = e if e.retriable else LeaderNotAvailableError(f"{refused_topic(part.topic)!r}: {e}")
             outcomes[where] = structs.replace(
@@ -122,12 +123,11 @@ async def _store(session: Session, broker: BrokerConnection, part: RefusedPart, 
         base += offsets
 
 
-def note_refused(session: Session, part: RefusedPart) -> None:
-    """Log and count the refused records of a partition, which the client does not see."""
-    count = sum(len(one.reasons) for one in part.records)
-    client = f"{session.peer_host}, client id {session.client_id!r}"
-    session.gateway.refusals.record(
-        client,
+def _note(session: Session, part: RefusedPart) -> None:
+    """Log and count the refused records of a partition."""
+    session.gateway.refusals.note_records(
+        f"{session.peer_host}, client id {session.client_id!r}",
         f"{part.topic}-{part.partition}",
-        f"{count} records go to {refused_topic(part.topic)!r}: {part.records[0].reasons[0]}",
+        sum(len(one.reasons) for one in part.records),
+        part.records[0].reasons[0],
     )

@@ -50,6 +50,8 @@ class LoadedSchemas:
         """Times of the look-ups of ids and GUIDs without a schema."""
         self._subjects: OrderedDict[str, _Newest] = OrderedDict()
         self._dropped: Counter[tuple[str, str]] = Counter()
+        self.dropped = 0
+        """Number of dropped fields of records since the start of the gateway."""
         self._counting = Lock()
 
     def schema_of(self, schema_id: int) -> Parsed | None:
@@ -83,6 +85,7 @@ class LoadedSchemas:
         their numbers by the field's path."""
         for path, count in records.items():
             with self._counting:
+                self.dropped += count
                 is_first = (topic, path) not in self._dropped and len(self._dropped) < FIELDS_LOGGED_MAX
                 if is_first or (topic, path) in self._dropped:
                     self._dropped[topic, path] += count

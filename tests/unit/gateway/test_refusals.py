@@ -12,10 +12,19 @@ def test_refusals_are_counted_and_logged_at_a_limited_rate(caplog: pytest.LogCap
     refusals = Refusals(lambda: now_s[0])
     for step in range(50):
         now_s[0] = step * LINE_EVERY_S / 10
-        refusals.record("1.2.3.4, client id 'c'", "t-0", "record 0 has no key" + "x" * 1_000)
-    assert refusals.count == 50
+        refusals.note_batch("1.2.3.4, client id 'c'", "t-0", "record 0 has no key" + "x" * 1_000)
+    assert refusals.batches == 50
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 5
     assert lines[0].startswith("1.2.3.4, client id 'c': a batch for t-0 is refused: record 0 has no key")
     assert len(lines[0]) < REASON_CHARS_MAX + 100
     assert all(line.endswith("(9 more batches were refused since the last such line)") for line in lines[1:])
+
+
+def test_records_in_refused_topics_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    refusals = Refusals(lambda: 0.0)
+    refusals.note_records("1.2.3.4", "t-0", 3, "no column x")
+    refusals.note_records("1.2.3.4", "t-1", 2, "no column x")
+    assert (refusals.batches, refusals.records) == (0, 5)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == "1.2.3.4: 3 records for t-0 go to the refused topic, the first one because of: no column x"
