@@ -32,6 +32,14 @@ class ValueFormat(StrEnum):
     json_schema = "json-schema"
 
 
+class KeyFormat(StrEnum):
+    """The formats of keys with schemas."""
+
+    avro = "avro"
+    protobuf = "protobuf"
+    json_schema = "json-schema"
+
+
 _CREATE_EPILOG = """\
 **Examples**
 
@@ -53,6 +61,8 @@ the hosts of all mirror workers.
 'stock=item STRING, pieces INT'`
 
 `… --topics 'orders,stock' --value-format avro --registry http://registry:8081 --key-columns stock=item`
+
+`… --topics accounts --value-format avro --key-format avro --registry http://registry:8081`
 
 With `--value-format` the topics have columns: those of `--ddl`, or of the newest schema in the registry (Avro,
 Protobuf), whose later columns are added. Records that do not fit are rows of `<topic>.refused`; `sparklog refused
@@ -80,9 +90,13 @@ KeyColumns = Annotated[
     list[str] | None,
     typer.Option(metavar="[PATTERN=]A,B", help="Columns that the keys fill, by the patterns of --ddl; repeatable."),
 ]
+KeyFormatOption = Annotated[
+    KeyFormat | None,
+    typer.Option(help="Format of keys with schemas, whose fields are key columns (default: text or JSON)."),
+]
 Registry = Annotated[
     str | None,
-    typer.Option(metavar="URL", envvar="SPARKLOG_SCHEMA_REGISTRY_URL", help="Registry with the schemas of the values."),
+    typer.Option(metavar="URL", envvar="SPARKLOG_SCHEMA_REGISTRY_URL", help="Registry with the schemas."),
 ]
 DropHeaders = Annotated[
     bool, typer.Option("--drop-headers", help="Leave out headers; otherwise records with headers are refused.")
@@ -111,6 +125,7 @@ def create(
     value_format: Values = None,
     ddl: Ddl = None,
     key_columns: KeyColumns = None,
+    key_format: KeyFormatOption = None,
     registry: Registry = None,
     drop_headers: DropHeaders = False,
     refused_max: RefusedMax = None,
@@ -130,7 +145,8 @@ def create(
         "value_format": None if value_format is None else value_format.value,
         "columns": _columns(ddl or []),
         "key_columns": _key_columns(key_columns or []),
-        "registry": registry if value_format not in (None, ValueFormat.json) else None,
+        "key_format": None if key_format is None else key_format.value,
+        "registry": registry if key_format is not None or value_format not in (None, ValueFormat.json) else None,
         "drop_headers": drop_headers,
         "bytes_per_second": 0 if throttle is None else parse_size_bytes(throttle, "--throttle"),
     }

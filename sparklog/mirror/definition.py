@@ -25,6 +25,7 @@ from sparklog.settings import MIRROR_PREFIX, Scope, settings_of
 KAFKA = "kafka://"
 SOURCE_CONFIG, TOPICS, GROUPS = "mirror.source.config", "mirror.topics", "mirror.groups"
 COLUMNS, HEADERS, REGISTRY = "mirror.columns", "mirror.headers", "mirror.registry"
+KEY_FORMAT = "mirror.key.format"
 REFUSED_MAX, BYTES_PER_SECOND = "mirror.refused.max", "mirror.bytes.per.second"
 PAUSED, LOST = "mirror.paused", "mirror.lost"
 JSON, AVRO, PROTOBUF, JSON_SCHEMA = "json", "avro", "protobuf", "json-schema"
@@ -74,7 +75,9 @@ class MirrorDefinition(Struct, frozen=True):
     bytes_per_second: int = 0
     """Largest rate at which one worker fetches from the source; 0: no limit."""
     registry: str = ""
-    """Address of the registry that has the schemas of the values."""
+    """Address of the registry that has the schemas of the values and keys."""
+    key_format: str = ""
+    """Format of the keys if they have schemas; empty: text or JSON."""
 
     @property
     def is_typed(self) -> bool:
@@ -116,6 +119,7 @@ class MirrorDefinition(Struct, frozen=True):
             HEADERS: DROP if self.drops_headers else "",
             BYTES_PER_SECOND: self.bytes_per_second,
             REGISTRY: self.registry,
+            KEY_FORMAT: self.key_format,
             SOURCE_TOPIC_ID: source_topic_id,
         }
         return {name: value for name, value in settings.items() if value}
@@ -160,6 +164,7 @@ def mirrored_topic(topic: str, configs: Mapping[str, object]) -> MirroredTopic |
         text(HEADERS) == DROP,
         number(BYTES_PER_SECOND),
         text(REGISTRY),
+        text(KEY_FORMAT),
     )
     lost = tuple(part for part in text(LOST).split(",") if part)
     return MirroredTopic(topic, definition, text(SOURCE_TOPIC_ID), text(PAUSED), lost, number(REFUSED_MAX))
@@ -234,17 +239,16 @@ def check_definition(definition: MirrorDefinition) -> None:
 
 def _check_columns(definition: MirrorDefinition) -> None:
     columns = read_columns(definition.columns)
-    if definition.is_of_sparklog and (
-        definition.value_format or columns or definition.drops_headers or definition.registry
-    ):
+    concerns_columns = bool(columns or definition.drops_headers or definition.registry or definition.key_format)
+    if definition.is_of_sparklog and (definition.value_format or concerns_columns):
         raise InvalidConfigError(
-            "columns, headers and the format of values concern Kafka's topics: the topics of a sparklog cluster keep "
+            "columns, headers and the formats of values and keys concern Kafka's topics: the topics of a sparklog cluster keep "
             "their own columns"
         )
     if not definition.value_format:
-        if columns or definition.drops_headers or definition.registry:
+        if concerns_columns:
             raise InvalidConfigError(
-                "columns, headers and the registry concern typed topics: name the format of the values (--value-format "
+                "columns, headers, the registry and the format of keys concern typed topics: name the format of the values (--value-format "
                 "json)"
             )
         return
@@ -253,12 +257,22 @@ def _check_columns(definition: MirrorDefinition) -> None:
             f"value format {definition.value_format!r}: use one of {', '.join(VALUE_FORMATS)}, or none for topics that "
             "keep the values as bytes"
         )
-    is_registered = definition.value_format in REGISTERED_FORMATS
+    if definition.key_format and definition.key_format not in REGISTERED_FORMATS:
+        raise InvalidConfigError(
+            f"key format {definition.key_format!r}: use one of {', '.join(REGISTERED_FORMATS)}, or none for keys in text or "
+            "JSON"
+        )
+    is_registered = definition.value_format in REGISTERED_FORMATS or bool(definition.key_format)
     if is_registered != bool(definition.registry):
         needs = (
             "needs a schema registry: name its address" if is_registered else "needs no schema registry: leave it out"
         )
-        raise InvalidConfigError(f"value format {definition.value_format!r} {needs} (--registry)")
+        form = (
+            f"key format {definition.key_format!r}"
+            if definition.key_format
+            else f"value format {definition.value_format!r}"
+        )
+        raise InvalidConfigError(f"{form} {needs} (--registry)")
     if not columns and definition.value_format in (JSON, JSON_SCHEMA):
         raise InvalidConfigError(
             f"value format {definition.value_format!r} needs the columns of the topics, such as --ddl 'id BIGINT, name "

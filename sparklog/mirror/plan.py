@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 from msgspec import Struct
 
-from sparklog.errors import InvalidConfigError, InvalidTopicError
+from sparklog.errors import InvalidConfigError, InvalidTopicError, SchemaMismatchError
+from sparklog.format.ddl import parse_ddl
+from sparklog.format.key_format import KEY_FORMAT_SETTING, KEY_SCHEMA_SETTING
+from sparklog.format.schema import canonical_schema
 from sparklog.kafka.topic_settings import own_text
 from sparklog.metadata.mirror_settings import REFUSED_OF
 from sparklog.metadata.refused_topics import refused_topic, refused_topic_settings
@@ -16,6 +20,9 @@ from sparklog.mirror.definition import SOURCE_NAME_CHARS_MAX, MirrorDefinition, 
 from sparklog.mirror.source import SourceTopic
 from sparklog.settings import LAKE_PREFIX, MIRROR_PREFIX, Scope, settings_of
 from sparklog.types import check_topic_name
+
+if TYPE_CHECKING:  # the parsers of schemas take long to load
+    from sparklog.kafka.schemas.schema_types import Parsed
 
 COPIED = (
     "cleanup.policy",
@@ -63,6 +70,18 @@ class PlannedTopic(Struct, frozen=True):
     """Settings of the topic of refused records; None: there is none."""
 
 
+class Registered(NamedTuple):
+    """Functions that look a topic's newest schemas up in the registry."""
+
+    columns: Callable[[str], pa.Schema] | None
+    """Returns the columns of the values; None: the values have no schemas that name columns."""
+    key: Callable[[str], tuple[int, Parsed]] | None
+    """Returns the schema of the keys with its id; None: the keys have no schemas."""
+
+
+NO_REGISTRY = Registered(None, None)
+
+
 def chosen_topics(definition: MirrorDefinition, names: Iterable[str], internal: Iterable[str] = ()) -> list[str]:
     """Return the source's topics that the mirror copies. Internal topics of Kafka are never copied."""
     pattern, hidden = matcher(definition.topics), set(internal)
@@ -80,11 +99,11 @@ def planned_topic(
     definition: MirrorDefinition,
     topic: SourceTopic,
     settings: Mapping[str, object],
-    registered: Callable[[str], pa.Schema] | None = None,
+    registered: Registered = NO_REGISTRY,
 ) -> PlannedTopic:
-    """Return the plan of one topic. `settings`: those at the source. `registered`: returns the columns of a topic's
-    newest schema in the registry. Raises InvalidTopicError for a topic that cannot exist here, InvalidConfigError for a
-    typed topic without columns, and the errors of `registered`."""
+    """Return the plan of one topic. `settings`: those at the source. Raises InvalidTopicError for a topic that cannot
+    exist here; InvalidConfigError for a typed topic without columns, or with keys that do not fit them; and the errors
+    of `registered`."""
     name, partitions = topic.name, len(topic.partitions)
     check_topic_name(name)
     if not 1 <= partitions <= PARTITIONS_MAX:
@@ -96,18 +115,39 @@ def planned_topic(
             name, partitions, configs, tuple(remarks), topic.schemas, topic.key_columns, topic.timestamp_column
         )
     columns = definition.columns_of(name)
-    if columns is None and registered is None:
+    if columns is None and registered.columns is None:
         raise InvalidConfigError(
             f"topic {name!r} has no columns: name them (--ddl '{name}=id BIGINT, …'), or leave the topic out of --topics"
         )
     check_topic_name(refused_topic(name))
     refused = refused_settings(definition, name, copied)
-    keys = () if columns is None else columns.key_columns
-    schema = registered(name) if registered is not None and (columns is None or not columns.ddl) else None
-    if schema is None:
+    keys: Sequence[str] = () if columns is None else columns.key_columns
+    schema: pa.Schema | str
+    if registered.columns is not None and (columns is None or not columns.ddl):
+        schema = registered.columns(name)
+    else:
         assert columns is not None
         schema = columns.ddl
+    if registered.key is not None:
+        schema, keys, more = _with_keys(schema, keys, registered.key(name))
+        configs |= more
     return PlannedTopic(name, partitions, configs, tuple(remarks), (schema,), keys, refused=refused)
+
+
+def _with_keys(
+    schema: pa.Schema | str, keys: Sequence[str], key: tuple[int, Parsed]
+) -> tuple[pa.Schema, Sequence[str], dict[str, object]]:
+    """Return the columns of a topic with those of its keys, the names of these, and the settings of the keys. `keys`:
+    the chosen key columns; empty: those of the schema. Raises InvalidConfigError."""
+    from sparklog.kafka.values.framed_keys import form_of_schema, pinned_schema, with_key_columns  # late: takes long
+
+    columns = canonical_schema(parse_ddl(schema) if isinstance(schema, str) else schema)
+    try:
+        columns, names = with_key_columns(columns, key[1], keys)
+        pinned = pinned_schema(*key).text
+    except SchemaMismatchError as e:
+        raise InvalidConfigError(f"its keys do not fit its columns: {e}") from None
+    return columns, names, {KEY_FORMAT_SETTING: form_of_schema(key[1]), KEY_SCHEMA_SETTING: pinned}
 
 
 def refused_settings(definition: MirrorDefinition, topic: str, settings: Mapping[str, object]) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -15,8 +15,11 @@ from sparklog.kafka.values.fitting import ReadHeaders, ReadValues, read_json
 from sparklog.kafka.values.header_ids import framed_parts
 from sparklog.kafka.values.json_records import parse_rows
 from sparklog.kafka.values.keys import Parse, RowForm
-from sparklog.kafka.values.schemas import Schemas, value_subject
+from sparklog.kafka.values.schemas import Schemas, key_subject, value_subject
 from sparklog.mirror.definition import JSON, REGISTERED_FORMATS, VALUE_FORMATS
+
+if TYPE_CHECKING:  # the parsers of schemas take long to load
+    from sparklog.kafka.schemas.schema_types import Parsed
 
 
 def value_reader(
@@ -92,3 +95,22 @@ def registered_columns(schemas: Schemas, topic: str) -> pa.Schema:
             f"or name the columns (--ddl '{topic}=id BIGINT, …')"
         )
     return canonical_schema(columns_of_schema(newest[1]))
+
+
+def registered_key(schemas: Schemas, topic: str, form: str) -> tuple[int, Parsed]:
+    """Return the newest schema of a topic's keys. `form`: the mirror's format of keys. Raises InvalidConfigError if the
+    registry has none, or one of another format; and the registry's errors."""
+    from sparklog.kafka.values.framed_keys import form_of_schema  # late, as above
+
+    newest = schemas.newest(key_subject(topic))
+    if newest is None:
+        raise InvalidConfigError(
+            f"the registry has no subject {key_subject(topic)!r}: register the schema of the keys, or leave the format of "
+            "the keys out"
+        )
+    if form_of_schema(newest[1]) != form:
+        raise InvalidConfigError(
+            f"the newest schema of {key_subject(topic)!r} is of {form_of_schema(newest[1])}, but the format of the keys is "
+            f"{form}"
+        )
+    return newest

@@ -13,6 +13,7 @@ from sparklog.errors import LeaderNotAvailableError, MessageTooLargeError
 from sparklog.format.schema import timestamp_bounds_ms
 from sparklog.kafka.records import compression
 from sparklog.kafka.values.fitting import ReadHeaders, ReadValues, fitting_rows, rows_reader
+from sparklog.kafka.values.keys import Parse
 from sparklog.metadata.refused_topics import REASON_CHARS_MAX, REFUSED_SCHEMA, refused_topic
 from sparklog.mirror.batches import BatchPlace, PlacedWriter
 from sparklog.mirror.refused import RefusedLog
@@ -43,6 +44,7 @@ class TypedTarget(NamedTuple):
     is_compacted: bool
     timestamp_column: str | None
     read: ReadValues
+    parse_keys: Parse
     read_headers: ReadHeaders | None
     drops_headers: bool
     batch_bytes_max: int
@@ -117,7 +119,7 @@ class TypedConversion:
         fitting = fitting_rows(
             records,
             target,
-            rows_reader(target.read, target),
+            rows_reader(target.read, target, target.parse_keys),
             bytes_max=target.inflated_bytes_max,
             drops_headers=target.drops_headers,
             read_headers=target.read_headers,

@@ -36,6 +36,7 @@ from sparklog.format.offset_column import decode_rows, row_offsets, with_offset_
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.kafka.records.batch_v2 import TRANSACTIONAL
 from sparklog.kafka.values.fitting import read_json
+from sparklog.kafka.values.json_records import parse_rows
 from sparklog.kafka.wire.errors import Kafka
 from sparklog.metadata.refused_topics import REFUSED_SCHEMA
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
@@ -541,6 +542,7 @@ def typed_target(columns: int) -> TypedTarget:
         False,
         None,
         read_json,
+        parse_rows,
         None,
         False,
         1 << 20,

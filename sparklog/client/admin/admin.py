@@ -917,6 +917,7 @@ class Admin:
         value_format=arg.optional(arg.text),
         columns=arg.optional(arg.mapping(arg.text, arg.anything)),
         key_columns=arg.optional(arg.mapping(arg.text, arg.texts)),
+        key_format=arg.optional(arg.text),
         drop_headers=arg.flag,
         refused_max=arg.optional(arg.whole(-1)),
         bytes_per_second=arg.whole(),
@@ -936,6 +937,7 @@ class Admin:
         refused_max: int | None = None,
         bytes_per_second: int = 0,
         registry: str | None = None,
+        key_format: str | None = None,
     ) -> MirrorDescription:
         """Mirror topics of a Kafka or sparklog cluster: create them here, for a mirror worker that fills them with the
         same offsets. They are read-only until `promote_mirror`.
@@ -965,7 +967,11 @@ class Admin:
                 None: the default of `mirror.refused.max`.
             bytes_per_second: Largest rate at which one worker fetches records from the source. 0: no limit.
             registry: Address of the schema registry for all formats but "json", http:// or https:// with host and port;
-                the subjects are `<topic>-value`. It is read without a login.
+                the subjects are `<topic>-value` and `<topic>-key`. It is read without a login.
+            key_format: "avro", "protobuf" or "json-schema" for keys with schemas. Without `key_columns` the fields of
+                the newest schema of the keys are the key columns; the topics get this schema with its id
+                (`kafka.key.schema`), so that keys have the same bytes here. None: keys in JSON, or as the text of the
+                only key column.
 
         Returns:
             The mirror with its topics.
@@ -991,6 +997,7 @@ class Admin:
             drop_headers=drop_headers,
             bytes_per_second=bytes_per_second,
             registry=registry,
+            key_format=key_format,
         )
         mirror_admin.create_mirror(self, self._topic_infos, definition, self._timeout_ms, refused_max)
         return next(mirror for mirror in self.describe_mirrors() if mirror.name == name)

@@ -61,6 +61,7 @@ def mirror_definition(
     drop_headers: bool = False,
     bytes_per_second: int = 0,
     registry: str | None = None,
+    key_format: str | None = None,
 ) -> MirrorDefinition:
     """Return the definition; see `Admin.create_mirror`. Raises InvalidConfigError for a definition that no mirror can
     have, and InvalidTopicError for columns that no topic can have."""
@@ -86,6 +87,7 @@ def mirror_definition(
         drop_headers,
         bytes_per_second,
         registry or "",
+        key_format or "",
     )
     check_definition(definition)
     return definition

@@ -16,8 +16,8 @@ from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, Sparklo
 from sparklog.metadata.mirror_settings import NAME, REFUSED_OF
 from sparklog.metadata.refused_topics import REFUSED_SCHEMA, refused_topic
 from sparklog.mirror.definition import AVRO, PROTOBUF, MirrorDefinition, mirrored_topic
-from sparklog.mirror.plan import PlannedTopic, chosen_topics, planned_topic
-from sparklog.mirror.readers import registered_columns
+from sparklog.mirror.plan import NO_REGISTRY, PlannedTopic, Registered, chosen_topics, planned_topic
+from sparklog.mirror.readers import registered_columns, registered_key
 from sparklog.mirror.source import MirrorSource, SourceTopic
 from sparklog.security.client_security import client_security
 
@@ -73,11 +73,15 @@ def plan_mirror(definition: MirrorDefinition, source: MirrorSource, here: Iterab
     names = [name for name in chosen_topics(definition, all_topics, _internal(all_topics)) if name not in existing]
     settings = source.settings(names)
     planned, refused = [], {}
-    registered = None
-    if definition.value_format in (AVRO, PROTOBUF):
+    registered = NO_REGISTRY
+    if definition.registry:
         from sparklog.client.net.registry_reader import registry_schemas  # late: the parsers of schemas load for long
 
-        registered = partial(registered_columns, registry_schemas(definition.registry))
+        schemas = registry_schemas(definition.registry)
+        registered = Registered(
+            partial(registered_columns, schemas) if definition.value_format in (AVRO, PROTOBUF) else None,
+            partial(registered_key, schemas, form=definition.key_format) if definition.key_format else None,
+        )
     for name in names:
         topic, configs = all_topics[name], settings.get(name, {})
         try:

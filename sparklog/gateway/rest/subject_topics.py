@@ -32,16 +32,18 @@ from sparklog.format.schema_evolution import growth
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.backend.key_schemas import set_key_schema
 from sparklog.gateway.backend.topics import Topics
-from sparklog.kafka.schemas.avro import AvroSchema
 from sparklog.kafka.schemas.errors import FORBIDDEN, INCOMPATIBLE, INVALID_SCHEMA, RegistryError
-from sparklog.kafka.schemas.protobuf import ProtobufSchema
 from sparklog.kafka.schemas.schema_types import Parsed
-from sparklog.kafka.values.framed_keys import check_key_schema, columns_of_keys, key_columns_of, pinned_schema
+from sparklog.kafka.values.framed_keys import (
+    check_key_schema,
+    columns_of_keys,
+    form_of_schema,
+    pinned_schema,
+    with_key_columns,
+)
 from sparklog.kafka.values.framed_records import (
-    AVRO,
     FRAMED_FORMATS,
     JSON_SCHEMA,
-    PROTOBUF,
     check_columns,
     columns_of_schema,
 )
@@ -71,7 +73,7 @@ class SubjectTopics:
         """Create the topic of a subject, or change its columns, for the records of a new version. `newest`: function
         that returns the newest schema of a subject. Repeatable. Raises RegistryError: The topic cannot have such
         records; and the broker's errors."""
-        form = _form_of(schema)
+        form = form_of_schema(schema)
         if subject.endswith(KEY_SUFFIX):
             topic = await self._look_up(broker, subject.removesuffix(KEY_SUFFIX))
             if isinstance(topic, TopicInfo):
@@ -139,8 +141,8 @@ class SubjectTopics:
         try:
             columns, key_names = columns_of_schema(schema), list[str]()
             if key is not None:
-                columns, key_names = _with_key_columns(columns, key[1])
-                configs |= {KEY_FORMAT_SETTING: _form_of(key[1]), KEY_SCHEMA_SETTING: pinned_schema(*key).text}
+                columns, key_names = with_key_columns(columns, key[1])
+                configs |= {KEY_FORMAT_SETTING: form_of_schema(key[1]), KEY_SCHEMA_SETTING: pinned_schema(*key).text}
         except SchemaMismatchError as e:
             raise RegistryError(INVALID_SCHEMA, f"topic {name} cannot be created with its columns: {e}") from None
         request = CreateTopicRequest(
@@ -202,23 +204,6 @@ def _check_key(topic: TopicInfo, form: str, schema: Parsed) -> None:
 
 def _unfit_key(topic: TopicInfo, error: SchemaMismatchError) -> RegistryError:
     return RegistryError(INCOMPATIBLE, f"keys of the schema do not fit the topic {topic.name}: {error}")
-
-
-def _with_key_columns(columns: pa.Schema, key: Parsed) -> tuple[pa.Schema, list[str]]:
-    """Return the columns of a new topic with those of its keys, and their names. A column of both has the type that it
-    has in values. Raises SchemaMismatchError."""
-    of_keys = key_columns_of(key)
-    missing = [field for field in of_keys if field.name not in columns.names]
-    whole = pa.schema([*missing, *columns])
-    check_key_schema(key, _form_of(key), pa.schema([whole.field(name) for name in of_keys.names]))
-    return whole, of_keys.names
-
-
-def _form_of(schema: Parsed) -> str:
-    """Return the format of a schema's records."""
-    if isinstance(schema, AvroSchema):
-        return AVRO
-    return PROTOBUF if isinstance(schema, ProtobufSchema) else JSON_SCHEMA
 
 
 def _message(columns: pa.Schema | None) -> bytes | None:

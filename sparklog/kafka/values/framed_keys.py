@@ -37,7 +37,15 @@ from sparklog.kafka.schemas.json_schema import JsonSchema
 from sparklog.kafka.schemas.protobuf import ProtobufSchema, parse_protobuf
 from sparklog.kafka.schemas.schema_types import Parsed, SchemaType
 from sparklog.kafka.values.avro_bytes import Space
-from sparklog.kafka.values.framed_records import JSON_SCHEMA, Target, check_columns, columns_of_schema, read_framed
+from sparklog.kafka.values.framed_records import (
+    AVRO,
+    JSON_SCHEMA,
+    PROTOBUF,
+    Target,
+    check_columns,
+    columns_of_schema,
+    read_framed,
+)
 from sparklog.kafka.values.framed_rows import write_payloads
 from sparklog.kafka.values.framing import FRAME_BYTES, byte_slices, with_frames
 from sparklog.kafka.values.keys import RowForm
@@ -114,6 +122,29 @@ def check_key_schema(schema: Parsed, form: str, columns: pa.Schema) -> None:
         check_columns(record, columns)
     rows = pa.RecordBatch.from_arrays([null_column(0, field.type) for field in columns], schema=columns)
     _payloads(rows, record, Target("", form, columns, "", "key"))
+
+
+def form_of_schema(schema: Parsed) -> str:
+    """Return the format of a schema's records."""
+    if isinstance(schema, AvroSchema):
+        return AVRO
+    return PROTOBUF if isinstance(schema, ProtobufSchema) else JSON_SCHEMA
+
+
+def with_key_columns(columns: pa.Schema, key: Parsed, names: Sequence[str] = ()) -> tuple[pa.Schema, list[str]]:
+    """Return the columns of a new topic with those of its keys, and their names. `names`: the key columns, which are in
+    `columns`; empty: those of the schema. A column of both has the type that it has in values. Raises
+    SchemaMismatchError."""
+    chosen = list(names)
+    if not chosen:
+        of_keys = key_columns_of(key)
+        columns = pa.schema([*(field for field in of_keys if field.name not in columns.names), *columns])
+        chosen = of_keys.names
+    missing = [name for name in chosen if name not in columns.names]
+    if missing:
+        raise SchemaMismatchError(f"the key column {missing[0]!r} is no column")
+    check_key_schema(key, form_of_schema(key), pa.schema([columns.field(name) for name in chosen]))
+    return columns, chosen
 
 
 def read_keys(keys: Any, columns: pa.Schema, topic: RowForm, schemas: Schemas, rows_bytes_max: int) -> pa.RecordBatch:

@@ -8,7 +8,7 @@ from sparklog.errors import InvalidConfigError
 from sparklog.kafka.values.schemas import Schemas
 from sparklog.metadata.refused_topics import REFUSED_SCHEMA
 from sparklog.mirror.definition import MirroredTopic
-from sparklog.mirror.readers import header_reader, value_reader
+from sparklog.mirror.readers import header_reader, key_reader, value_reader
 from sparklog.mirror.typed import RefusedTarget, TypedTarget
 
 
@@ -39,6 +39,7 @@ def typed_target(topic: MirroredTopic, info: TopicInfo, refused: TopicInfo, sche
         is_compacted=info.is_compacted,
         timestamp_column=info.timestamp_column,
         read=read,
+        parse_keys=key_reader(info, schemas, info.inflated_bytes_max),
         read_headers=header_reader(definition.value_format, schemas),
         drops_headers=definition.drops_headers,
         batch_bytes_max=info.max_message_bytes,

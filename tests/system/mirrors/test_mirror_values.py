@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from confluent_kafka.schema_registry import SchemaRegistryClient
@@ -24,8 +24,9 @@ from sparklog.client.refused import RefusedRecords, Values
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError
 from sparklog.mirror.worker.verify import verify_mirror
 from sparklog.mirror.worker.worker import MirrorWorker
-from tests.support.waiting import PATIENCE_S, START_S
+from tests.support.waiting import PATIENCE_S, START_S, until
 
+NEEDS_GATEWAY = True
 ACCOUNT: dict[str, Any] = {
     "type": "record",
     "name": "Account",
@@ -156,3 +157,53 @@ def test_wrong_uses_of_a_registry_are_refused(source: LocalBroker, admin: sparkl
             admin.create_mirror("wrong", **options, **more)
     with pytest.raises(BrokerNotAvailableError, match="registry"):
         admin.create_mirror("wrong", **options, value_format="avro", registry="http://127.0.0.1:1")
+
+
+ACCOUNT_KEY = {"type": "record", "name": "Key", "fields": [{"name": "id", "type": "int"}]}
+
+
+def test_keys_with_schemas_fill_key_columns_and_keep_their_bytes(
+    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, registry: SchemaRegistryClient
+) -> None:
+    topic = "keyed"
+    values, keys = AvroSerializer(registry, json.dumps(ACCOUNT)), AvroSerializer(registry, json.dumps(ACCOUNT_KEY))
+
+    def key(i: int) -> bytes:
+        data = keys({"id": i}, SerializationContext(topic, MessageField.KEY))
+        assert isinstance(data, bytes)
+        return data
+
+    records: list[tuple[bytes | None, bytes | None]] = [
+        (key(i), encoded(values, topic, {"id": i, "owner": f"o{i}"})) for i in range(10)
+    ]
+    send(source, topic, [*records, (key(3), None), (b"7", records[7][1]), (key(8), records[9][1]), (key(1)[:-1], None)])
+    options: dict[str, Any] = {
+        "source": f"kafka://{source.kafka_bootstrap_servers}",
+        "topics": topic,
+        "value_format": "avro",
+        "key_format": "avro",
+        "registry": source.schema_registry_url,
+    }
+    with pytest.raises(InvalidConfigError, match="its keys do not fit its columns"):
+        admin.create_mirror("wrong", **options, key_columns={topic: ["owner"]})
+    with pytest.raises(InvalidConfigError, match=r"is of avro, but the format of the keys is protobuf"):
+        admin.create_mirror("wrong", **{**options, "key_format": "protobuf"})
+    admin.create_mirror("keys", **options)
+    created = admin.describe_topic(topic)
+    assert (created.key_columns, created.setting("kafka.key.format")) == (("id",), "avro")
+    assert run_once(target) == {}
+    assert rows(target, topic) == [*({"id": i, "owner": f"o{i}"} for i in range(10)), {"id": 3, "owner": None}]
+    refused = sparklog.read_table(target.bootstrap_servers, f"{topic}.refused").to_pylist()
+    assert [row["offset"] for row in refused] == [11, 12, 13] and all("key" in row["reason"] for row in refused)
+    report = verify_mirror(cluster(target.bootstrap_servers, None), "keys")
+    assert (report.differences, report.records) == (0, 14), report.problems
+
+    assert admin.promote_mirror("keys") == [topic]
+    consumer = Consumer(
+        {"bootstrap.servers": target.kafka_bootstrap_servers, "group.id": "g", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    taken: list[Any] = []
+    until(lambda: taken.extend(consumer.consume(20, 0.5)) or len(taken) == 11, "all rows")
+    consumer.close()
+    assert [one.key() for one in taken] == [*(key(i) for i in range(10)), key(3)], "the bytes are those of the source"

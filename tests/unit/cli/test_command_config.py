@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from sparklog.cli import completion, options
+from sparklog.cli import client_command, completion, options
 from sparklog.cli.app import app, run_app
 from sparklog.client.admin.admin import Admin
 from sparklog.client.net.cluster import Cluster
@@ -35,6 +35,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "sasl.username=alice\nsasl.password=${env:WONDERLAND}\n"
     )
     monkeypatch.setenv("WONDERLAND", "wonder-land-42")
+    monkeypatch.setattr(client_command, "_file", None)  # the file of a command stays until the next one in the process
     return path
 
 

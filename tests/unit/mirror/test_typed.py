@@ -13,6 +13,7 @@ from sparklog.errors import LeaderNotAvailableError, MessageTooLargeError
 from sparklog.format.batch import iterate_batches
 from sparklog.format.offset_column import decode_rows
 from sparklog.kafka.values.fitting import read_json
+from sparklog.kafka.values.json_records import parse_rows
 from sparklog.metadata.refused_topics import REFUSED_SCHEMA
 from sparklog.mirror import typed
 from sparklog.mirror.placing import Placed, place
@@ -29,7 +30,22 @@ SCHEMA_ID, REFUSED_ID = 11, 9
 def target(**changes: Any) -> TypedTarget:
     limits = RefusedTarget(REFUSED_ID, 1 << 20, 1 << 24)
     plain = TypedTarget(
-        "t", SCHEMA, SCHEMA_ID, (), "", "", False, None, read_json, None, False, 1 << 20, 1 << 24, limits, NO_LIMIT
+        "t",
+        SCHEMA,
+        SCHEMA_ID,
+        (),
+        "",
+        "",
+        False,
+        None,
+        read_json,
+        parse_rows,
+        None,
+        False,
+        1 << 20,
+        1 << 24,
+        limits,
+        NO_LIMIT,
     )
     return plain._replace(**changes)
 
