@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeVar
 
 from sparklog.errors import InvalidConfigError
 from sparklog.security.acls import (
-    ANY_NAME,
     Acl,
     Operation,
     PatternType,
@@ -135,14 +134,15 @@ def filter_from_texts(
     operation: str | None,
     permission: str | None,
 ) -> AclFilter:
-    """Return the filter that the texts describe. Raises InvalidConfigError."""
+    """Return the filter that the texts describe. As in Kafka, a principal or host that no ACL can have matches none.
+    Raises InvalidConfigError for an unknown resource type, pattern type, operation or permission."""
     lower = pattern_type.lower()
     return AclFilter(
         None if resource_type is None else parse_choice(ResourceType, resource_type, "resource type"),
         lower if lower in (ANY, MATCH) else parse_choice(PatternType, pattern_type, "pattern type"),
         name,
-        None if principal is None else stored_principal(principal),
-        None if host is None else (host if host == ANY_NAME else canonical_host(host)),
+        None if principal is None else _searched_principal(principal),
+        None if host is None else _searched_host(host),
         None if operation is None else parse_choice(Operation, operation, "operation"),
         None if permission is None else parse_choice(Permission, permission, "permission"),
     )
@@ -162,3 +162,15 @@ def parse_choice(choices: type[E], text: str, kind: str) -> E:
 
 def _plain(text: str) -> str:
     return text.lower().replace("-", "").replace("_", "")
+
+
+def _searched_principal(text: str) -> Principal:
+    kind, _, name = text.partition(":")
+    return Principal(kind, name)
+
+
+def _searched_host(host: str) -> str:
+    try:
+        return canonical_host(host)
+    except InvalidConfigError:
+        return host
