@@ -200,3 +200,13 @@ def test_a_heartbeat_of_the_consumer_protocol_has_kafkas_bytes() -> None:
 def test_the_types_of_messages_are_those_of_the_table(kind: str) -> None:
     """`make conf` writes the types of requests and responses from `messages.txt`."""
     assert FILES[kind].read_text(encoding="utf-8") == source(kind)
+
+
+def test_an_error_text_that_is_left_out_is_null() -> None:
+    def texts(fields: tuple[Field, ...]) -> list[Field]:
+        return [f for f in fields if f.name.endswith("error_message")] + [t for f in fields for t in texts(f.fields)]
+
+    for (kind, name), message in messages().items():
+        if kind == RESPONSE:
+            for field in texts(message.fields):
+                assert field.null is not None and (not field.has_default or field.default is None), name
