@@ -627,6 +627,12 @@ class UnknownTopicIdError(SparklogError):
     code = 66
 
 
+class ElectionNotNeededError(SparklogError):
+    """The preferred leader leads the partition already or, for an unclean election, the partition has a leader."""
+
+    code = 97
+
+
 class AdoptionRefusedError(SparklogError):
     """A broker's directory cannot be taken into a cluster as it is: its content conflicts with the cluster's."""
 

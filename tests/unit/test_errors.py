@@ -105,6 +105,7 @@ TABLE = {
     94: ("CoordinatorNotAvailableError", "COORDINATOR_NOT_AVAILABLE", True),
     95: ("ResourceNotFoundError", "RESOURCE_NOT_FOUND", False),
     96: ("AdoptionRefusedError", "ADOPTION_REFUSED", False),
+    97: ("ElectionNotNeededError", "ELECTION_NOT_NEEDED", False),
 }
 """A line may be added. A code may neither change nor be used again."""
 

@@ -13,6 +13,7 @@ from sparklog.client.net.outcomes import raise_failed
 from sparklog.errors import (
     BrokerNotAvailableError,
     ClusterAuthorizationFailedError,
+    ElectionNotNeededError,
     InvalidRequestError,
     NoReassignmentInProgressError,
     RequestTimedOutError,
@@ -223,7 +224,9 @@ def elect_leaders(call: Call, kind: str, partitions: Iterable[TopicPartition] | 
     answer = call.change(ElectLeadersRequest(ELECTIONS[kind], named), ElectLeadersResponse)
     for outcome in answer.outcomes:
         call.cluster.expire(outcome.topic)
-    raise_failed(_by_partition(answer.outcomes), "done")
+    outcomes = _by_partition(answer.outcomes)
+    outcomes |= dict.fromkeys(tp for tp, error in outcomes.items() if isinstance(error, ElectionNotNeededError))
+    raise_failed(outcomes, "done")
     return answer.changed
 
 

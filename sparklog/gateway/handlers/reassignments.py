@@ -26,6 +26,8 @@ from sparklog.protocol.operation_messages import (
 from sparklog.protocol.topic_messages import REPLICAS_MAX
 
 PREFERRED, UNCLEAN = ELECTION_TYPES = (0, 1)
+_PREFERRED_CODES = {Kafka.ELIGIBLE_LEADERS_NOT_AVAILABLE: Kafka.PREFERRED_LEADER_NOT_AVAILABLE}
+"""Codes of a preferred election for those of an unclean one."""
 _Place = tuple[str, int]
 _Result = tuple[Kafka, str | None]
 
@@ -47,6 +49,8 @@ async def elect_leaders(session: Session, request: requests.ElectLeaders, versio
             return {"error_code": code_of(e), "replica_election_results": []}
         outcomes = answer.outcomes
     results = _results(outcomes)
+    if kind == PREFERRED:
+        results = {place: (_PREFERRED_CODES.get(code, code), text) for place, (code, text) in results.items()}
     named = places if topics is not None else list(results)
     return {
         "error_code": Kafka.NONE,

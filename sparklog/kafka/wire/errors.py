@@ -72,9 +72,11 @@ class Kafka(IntEnum):
     UNSUPPORTED_COMPRESSION_TYPE = 76
     OFFSET_NOT_AVAILABLE = 78
     MEMBER_ID_REQUIRED = 79
+    PREFERRED_LEADER_NOT_AVAILABLE = 80
     GROUP_MAX_SIZE_REACHED = 81
     FENCED_INSTANCE_ID = 82
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
+    ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
     GROUP_SUBSCRIBED_TO_TOPIC = 86
     INVALID_RECORD = 87
@@ -150,6 +152,7 @@ _CODES: dict[int, Kafka] = {
     errors.InvalidReplicationFactorError.code: Kafka.INVALID_REPLICATION_FACTOR,
     errors.InvalidReplicaAssignmentError.code: Kafka.INVALID_REPLICA_ASSIGNMENT,
     errors.EligibleLeadersNotAvailableError.code: Kafka.ELIGIBLE_LEADERS_NOT_AVAILABLE,
+    errors.ElectionNotNeededError.code: Kafka.ELECTION_NOT_NEEDED,
     errors.NoReassignmentInProgressError.code: Kafka.NO_REASSIGNMENT_IN_PROGRESS,
     errors.LeaderNotAvailableError.code: Kafka.LEADER_NOT_AVAILABLE,
     errors.NotCoordinatorError.code: Kafka.NOT_COORDINATOR,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from sparklog.errors import (
+    ElectionNotNeededError,
     EligibleLeadersNotAvailableError,
     InvalidReplicaAssignmentError,
     NoReassignmentInProgressError,
@@ -27,14 +28,17 @@ Outcomes = dict[TopicPartition, SparklogError | None]
 
 
 def elect_leaders(draft: Draft, request: Elect) -> Outcomes:
-    """Elect leaders, and return each partition's error. The error is None if the preferred leader leads now; for an
-    unclean election, if any replica leads."""
+    """Elect leaders, and return each partition's error; None if the partition gets another leader. An election of all
+    partitions leaves out those that need no election."""
     partitions = request.partitions if request.partitions is not None else [tp for tp, _ in draft.all_partitions()]
     results: Outcomes = {}
     for tp in partitions:
         try:
             _elect_one(draft, tp, request.kind)
             results[tp] = None
+        except ElectionNotNeededError as e:
+            if request.partitions is not None:
+                results[tp] = e
         except SparklogError as e:
             results[tp] = e
     return results
@@ -45,7 +49,7 @@ def _elect_one(draft: Draft, tp: TopicPartition, kind: ElectionKind) -> None:
     if kind is ElectionKind.PREFERRED:
         preferred = partition.replicas[0]
         if partition.leader == preferred:
-            return
+            raise ElectionNotNeededError(f"{tp}: the preferred leader {preferred} leads the partition already")
         if preferred not in partition.isr or not draft.rules(tp, partition).can_lead(preferred):
             raise EligibleLeadersNotAvailableError(f"{tp}: the preferred leader {preferred} is not in sync")
         if draft.rules(tp, partition).is_avoided(preferred):
@@ -54,7 +58,9 @@ def _elect_one(draft: Draft, tp: TopicPartition, kind: ElectionKind) -> None:
                 "last seconds; free space on the disk or wait, then retry"
             )
         draft.change(tp, replace(partition, leader=preferred))
-    elif partition.leader == NO_LEADER:
+    elif partition.leader != NO_LEADER:
+        raise ElectionNotNeededError(f"{tp}: broker {partition.leader} leads the partition")
+    else:
         elected = election.elect(partition, draft.rules(tp, partition, unclean=True))
         if elected.leader == NO_LEADER:
             raise EligibleLeadersNotAvailableError(f"{tp}: none of {partition.replicas} is alive")

@@ -391,6 +391,18 @@ def test_a_full_disk_of_another_life_is_forgotten() -> None:
     assert cluster.ask(Elect("e", ElectionKind.PREFERRED, (TP,))) == {TP: None}
 
 
+def test_an_election_without_need_is_named_and_left_out_of_an_election_of_all() -> None:
+    cluster = Cluster()
+    cluster.create([[1, 2], [2, 1]])
+    for kind in ElectionKind:
+        assert isinstance(cluster.ask(Elect("e", kind, (TP,)))[TP], errors.ElectionNotNeededError)
+        assert cluster.ask(Elect("f", kind)) == {}
+    cluster.stop(2)
+    led = TopicPartition("t", 1)
+    refused = cluster.ask(Elect("g", ElectionKind.PREFERRED))
+    assert list(refused) == [led] and isinstance(refused[led], errors.EligibleLeadersNotAvailableError)
+
+
 def test_preferred_leaders_on_demand_and_with_time() -> None:
     cluster = Cluster()
     cluster.create([[1, 2], [1, 2]])
