@@ -54,6 +54,10 @@ class MetadataRequest(Message):
 
 BrokerId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 REPLICAS_MAX = 100
+Assignment = Annotated[
+    list[Annotated[list[BrokerId], Meta(max_length=REPLICAS_MAX)]], Meta(max_length=PARTITIONS_PER_TOPIC_MAX)
+]
+"""Broker ids of the replicas of some partitions."""
 
 
 class BrokerEndpoint(Message):
@@ -152,12 +156,7 @@ class CreateTopicRequest(Message):
     timestamp_column: Text | None = None
     configs: Annotated[dict[Name, ConfigValue], Meta(max_length=CONFIGS_MAX)] = {}
     replication_factor: Int32 = -1
-    assignment: (
-        Annotated[
-            list[Annotated[list[BrokerId], Meta(max_length=REPLICAS_MAX)]], Meta(max_length=PARTITIONS_PER_TOPIC_MAX)
-        ]
-        | None
-    ) = None
+    assignment: Assignment | None = None
     owner: Annotated[str, Meta(max_length=1_024)] = ""
     request_id: Annotated[str, Meta(max_length=REQUEST_ID_CHARS_MAX)] = ""
     validate_only: bool = False
@@ -213,6 +212,9 @@ class CreatePartitionsRequest(Message):
     total: Annotated[int, Meta(ge=1, le=PARTITIONS_PER_TOPIC_MAX)]
     validate_only: bool = False
     """True: check the request with its permissions, and change nothing."""
+    assignment: Assignment | None = None
+    """Broker ids of each new partition's replicas, the preferred leader first; None: the controller places the
+    replicas."""
 
 
 class CreatePartitionsResponse(Message):

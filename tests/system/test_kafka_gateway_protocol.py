@@ -131,6 +131,39 @@ def test_new_partitions_are_validated_as_they_are_added(wire: KafkaWire, native:
     assert native.describe_topic(topic).partitions == 3
 
 
+def test_replicas_of_new_partitions_are_where_the_client_places_them(
+    wire: KafkaWire, native: sparklog.Admin, topic: str
+) -> None:
+    native.create_topic(topic, partitions=1)
+
+    def code(*replicas: list[int], count: int = 3, validate_only: bool) -> int:
+        topics = [{"name": topic, "count": count, "assignments": [{"broker_ids": ids} for ids in replicas]}]
+        request = {"topics": topics, "timeout_ms": 30_000, "validate_only": validate_only}
+        return int(wire.ask("CreatePartitions", 3, request)["results"][0]["error_code"])
+
+    for validate_only in (True, False):
+        for refused in ([], [[0]], [[0], [0], [0]], [[0], [1]], [[0], [0, 0]], [[0], []], [[0], [-1]]):
+            assert code(*refused, validate_only=validate_only) == Kafka.INVALID_REPLICA_ASSIGNMENT, refused
+        assert code([0], count=1, validate_only=validate_only) == Kafka.INVALID_PARTITIONS
+    assert code([0], [0], validate_only=True) == Kafka.NONE and native.describe_topic(topic).partitions == 1
+    assert code([0], [0], validate_only=False) == Kafka.NONE and native.describe_topic(topic).partitions == 3
+
+
+def test_a_topic_is_validated_as_it_is_created(wire: KafkaWire, topic: str) -> None:
+    def code(validate_only: bool, factor: int, *replicas: list[int]) -> int:
+        assignment = [{"partition_index": i, "broker_ids": ids} for i, ids in enumerate(replicas)]
+        count = -1 if replicas else 1
+        one = {"name": topic, "num_partitions": count, "replication_factor": factor, "assignments": assignment}
+        request = {"topics": [{**one, "configs": []}], "timeout_ms": 30_000, "validate_only": validate_only}
+        return int(wire.ask("CreateTopics", 7, request)["topics"][0]["error_code"])
+
+    for validate_only in (True, False):
+        assert code(validate_only, 2) == Kafka.INVALID_REPLICATION_FACTOR
+        for refused in ([[7]], [[0], []], [[0, 0]], [[-1]]):
+            assert code(validate_only, -1, *refused) == Kafka.INVALID_REPLICA_ASSIGNMENT, refused
+    assert code(True, -1, [0]) == Kafka.NONE
+
+
 @for_each("api", [served.api for served in served_apis().values()], ids=lambda api: str(api.name))
 def test_every_field_of_every_request_gets_an_answer(kafka: LocalBroker, api: Api) -> None:
     creation = {"topics": [{"name": TOPIC}], "allow_auto_topic_creation": True}

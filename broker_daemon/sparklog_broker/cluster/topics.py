@@ -40,7 +40,10 @@ from sparklog.metadata.store import (
 from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
 from sparklog.replication.cluster_image import MIN_INSYNC_SETTING, ClusterImage, TopicImage
+from sparklog.replication.controller import topics as topic_rules
+from sparklog.replication.controller.draft import Draft
 from sparklog.replication.controller.model import (
+    ALL_SAFEGUARDS,
     AddPartitions,
     AlterConfig,
     AlterSchema,
@@ -70,6 +73,8 @@ REPLICATION_FACTOR_MAX = 3
 CHANGE_TIMEOUT_S = 30.0
 KEY_TYPES = {CONSUMER_OFFSETS_TOPIC: 0, TRANSACTION_STATE_TOPIC: 1, SCHEMAS_TOPIC: 2}
 """Key types of FIND_COORDINATOR."""
+Assignment = Sequence[Sequence[int]] | None
+"""Broker ids of the replicas of some partitions; None: the controller places them."""
 
 
 class Topics:
@@ -137,21 +142,24 @@ class Topics:
         _check_min_insync(spec.name, topic.configs, factor)
         count = topic.partitions if spec.assignment is None else len(spec.assignment)
         with self.owners.room_for(spec.owner, 1, count):
+
+            def decision(token: int) -> CreateTopic:
+                return CreateTopic(
+                    token,
+                    image_of(topic),
+                    topic.partitions,
+                    factor if requested is not None else REPLICATION_FACTOR_MAX,
+                    spec.assignment,
+                    self._draw(),
+                    self._draw(),
+                    or_fewer=requested is None,
+                )
+
             if validate_only:
+                topic_rules.create_topic(self._draft(), decision(0))
                 return topic
             try:
-                await self._decide(
-                    lambda token: CreateTopic(
-                        token,
-                        image_of(topic),
-                        topic.partitions,
-                        factor if requested is not None else REPLICATION_FACTOR_MAX,
-                        spec.assignment,
-                        self._draw(),
-                        self._draw(),
-                        or_fewer=requested is None,
-                    )
-                )
+                await self._decide(decision)
             except TopicAlreadyExistsError:
                 await self._images.until_true(lambda image: spec.name in image.topics, CATCH_UP_S)
                 created = self.partitions.topics.get(spec.name)
@@ -233,16 +241,25 @@ class Topics:
         log.info("topic %s has schema %d now", name, schema_id)
         return self._existing_topic(name)
 
-    def check_partitions(self, name: str, total: int) -> Topic:
-        """Return the topic, if partitions can be added to it. Raises UnknownTopicOrPartitionError,
-        InvalidPartitionsError, PolicyViolationError."""
+    def _draft(self) -> Draft:
+        """Return changes that are not stored, to check a request by the rules of the controller. Raises
+        NotControllerError."""
+        return Draft(self._membership.controller_image(), {}, ALL_SAFEGUARDS)
+
+    def check_partitions(self, name: str, total: int, assignment: Assignment = None) -> Topic:
+        """Return the topic, if partitions can be added to it. Raises the errors of `add_partitions`."""
         existing = self._existing_topic(name)
         grown_topic(existing, total)
         with self.owners.room_for(existing.owner, 0, total - existing.partitions):
+            request = AddPartitions(0, name, total, assignment, self._draw(), self._draw())
+            topic_rules.add_partitions(self._draft(), request)
             return existing
 
-    async def add_partitions(self, name: str, total: int, *, is_repeated: bool = False) -> Topic:
-        """Add partitions to a topic. `is_repeated`: an earlier attempt may have added them. Raises
+    async def add_partitions(
+        self, name: str, total: int, assignment: Assignment = None, *, is_repeated: bool = False
+    ) -> Topic:
+        """Add partitions to a topic. `assignment`: broker ids of the replicas of each new partition; None: the
+        controller places them. `is_repeated`: an earlier attempt may have added them. Raises
         UnknownTopicOrPartitionError, InvalidPartitionsError, and the errors of `create`."""
         async with self._growing:
             existing = self._existing_topic(name)
@@ -253,7 +270,7 @@ class Topics:
                 await self._create_directories_first(grown, existing.partitions)
                 try:
                     await self._decide(
-                        lambda token: AddPartitions(token, name, total, None, self._draw(), self._draw())
+                        lambda token: AddPartitions(token, name, total, assignment, self._draw(), self._draw())
                     )
                 except (NotControllerError, RequestTimedOutError):
                     raise  # the change may have been stored

@@ -84,9 +84,9 @@ async def create_partitions(request: CreatePartitionsRequest, payload: memoryvie
     check_not_internal(request.name, "given more partitions")
     topics, is_repeated = context.broker.topics, context.is_repeated
     if request.validate_only:
-        topic = topics.check_partitions(request.name, request.total)
+        topic = topics.check_partitions(request.name, request.total, request.assignment)
     else:
-        topic = await topics.add_partitions(request.name, request.total, is_repeated=is_repeated)
+        topic = await topics.add_partitions(request.name, request.total, request.assignment, is_repeated=is_repeated)
     return await topic_answer(context, CreatePartitionsResponse(unknown_topic(topic.name)), topic.name)
 
 

@@ -31,6 +31,7 @@ from sparklog.protocol.messages import (
     DeleteRecordsResult,
 )
 from sparklog.protocol.topic_messages import (
+    REPLICAS_MAX,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     CreateTopicRequest,
@@ -113,7 +114,7 @@ async def _create(session: Session, topic: requests.CreateTopicsTopic, *, valida
     if topic["assignments"]:
         if (partitions, factor) != (DEFAULT_COUNT, DEFAULT_COUNT):
             raise InvalidRequestError("a topic has either an assignment of replicas or their numbers")
-        by_index = {a["partition_index"]: a["broker_ids"] for a in topic["assignments"]}
+        by_index = {a["partition_index"]: _checked_replicas(a["broker_ids"]) for a in topic["assignments"]}
         if sorted(by_index) != list(range(len(by_index))) or len(by_index) != len(topic["assignments"]):
             raise InvalidReplicaAssignmentError("the assignment has to name each partition from 0 on once")
         assignment = [by_index[i] for i in sorted(by_index)]
@@ -134,6 +135,16 @@ async def _create(session: Session, topic: requests.CreateTopicsTopic, *, valida
     )
     state = (await broker.ask(Api.CREATE_TOPIC, message, CreateTopicResponse)).topic
     return None if validate_only else state
+
+
+def _checked_replicas(broker_ids: list[int]) -> list[int]:
+    """Return the ids, if a partition can have replicas on brokers of these ids. Raises
+    InvalidReplicaAssignmentError."""
+    if not 0 < len(broker_ids) <= REPLICAS_MAX or min(broker_ids) < 0:
+        raise InvalidReplicaAssignmentError(
+            f"name 1 to {REPLICAS_MAX} brokers for each partition, by their ids, which are 0 or larger"
+        )
+    return broker_ids
 
 
 async def delete_topics(session: Session, request: requests.DeleteTopics, version: int) -> responses.DeleteTopics:
@@ -165,7 +176,7 @@ async def delete_topics(session: Session, request: requests.DeleteTopics, versio
 async def create_partitions(
     session: Session, request: requests.CreatePartitions, version: int
 ) -> responses.CreatePartitions:
-    """Add partitions to topics. The cluster places their replicas; a request with an assignment is refused."""
+    """Add partitions to topics."""
     results: list[responses.CreatePartitionsResult] = []
     until_s = _deadline_s(request["timeout_ms"])
     for i, topic in enumerate(request["topics"]):
@@ -183,15 +194,13 @@ async def create_partitions(
 async def _add_partitions(session: Session, topic: requests.CreatePartitionsTopic, *, validate_only: bool) -> None:
     name, count = topic["name"], topic["count"]
     check_topic_name(name)
-    if topic["assignments"] is not None:
-        raise InvalidReplicaAssignmentError(
-            "replicas of new partitions are placed by the broker: leave the assignment out, and move them afterwards "
-            "with `sparklog cluster reassign`"
-        )
     if not 0 < count <= PARTITIONS_PER_TOPIC_MAX:
         raise InvalidPartitionsError(f"{count} partitions; 1 to {PARTITIONS_PER_TOPIC_MAX} are possible")
+    assignment = None
+    if topic["assignments"] is not None:
+        assignment = [_checked_replicas(a["broker_ids"]) for a in topic["assignments"]]
     broker = await session.broker()
-    message = CreatePartitionsRequest(name, count, validate_only)
+    message = CreatePartitionsRequest(name, count, validate_only, assignment)
     await broker.ask(Api.CREATE_PARTITIONS, message, CreatePartitionsResponse)
     session.gateway.topics.forget(name)
 
