@@ -133,7 +133,8 @@ class Groups:
 
     def move_back(self, bridge: BridgedGroup) -> None:
         """Make the classic members of a broker's group a classic group again."""
-        del self._bridges[bridge.group_id]
+        if self._bridges.get(bridge.group_id) is bridge:  # otherwise its last member has left meanwhile
+            del self._bridges[bridge.group_id]
         former = [(m.member_id, m.join, m.generation) for m in bridge.members.values()]
         bridge.members.clear()
         self._count(bridge)

@@ -88,12 +88,15 @@ async def _join(session: Session, group_id: str, join: Join) -> JoinAnswer:
 async def _has_members(session: Session, group_id: str, session_timeout_ms: int) -> bool:
     """Return True if the broker's group has members, which are not all classic. Otherwise reserve it for classic
     members. Raises the broker's errors."""
-    bridge = session.gateway.groups.bridge(group_id)
+    groups = session.gateway.groups
+    bridge = groups.bridge(group_id)
     reserve_ms = min(max(session_timeout_ms, 1), SESSION_TIMEOUT_MS_MAX)
     if bridge is not None and not await move_back(session, bridge, reserve_ms):
         return True
+    if groups.reserve_ms(group_id) >= 0:  # its members have just moved back, and own partitions: others wait for them
+        return False
     is_reserved = await reserve_group(session, group_id, reserve_ms)
-    return not is_reserved or session.gateway.groups.bridge(group_id) is not None
+    return not is_reserved or groups.bridge(group_id) is not None
 
 
 def _not_joined(error: Kafka, member_id: str) -> responses.JoinGroup:
