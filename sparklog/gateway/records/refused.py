@@ -86,7 +86,7 @@ def refused_records(topic: str, records: pa.RecordBatch, reasons: dict[int, str]
 
 def refused_batches(refused: RefusedRecords, place: RefusedPlace) -> Iterator[bytes]:
     """Yield batches for the refused topic."""
-    sizes = _sizes(refused.records)
+    sizes = _sizes(refused.records) + [len(reason) for reason in refused.reasons]
     piece = (np.cumsum(sizes) - sizes) // PIECE_BYTES
     starts = [*np.flatnonzero(np.diff(piece, prepend=-1)).tolist(), len(sizes)]
     for first, end in pairwise(starts):

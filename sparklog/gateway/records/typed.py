@@ -28,7 +28,6 @@ from sparklog.gateway.records.to_broker import batch_attributes, check_head, sto
 from sparklog.gateway.records.typed_keys import check_partition, empty_rows, without_tombstones
 from sparklog.kafka.records import compression
 from sparklog.kafka.records.batch_v2 import BatchV2
-from sparklog.kafka.records.compression import too_large
 from sparklog.kafka.records.decode import decode_records
 from sparklog.kafka.records.errors import InvalidRecordError, places
 from sparklog.kafka.values.fitting import ReadRows, fitting_rows
@@ -70,7 +69,10 @@ def typed_batch(
     read_headers = partial(framed_parts, value_format=topic.value_format, schemas=schemas) if is_framed(topic) else None
     fitting = fitting_rows(envelope, topic, read, bytes_max=inflated_bytes_max, read_headers=read_headers)
     if fitting.converted < head.record_count:
-        raise too_large(inflated_bytes_max)
+        raise MessageTooLargeError(
+            f"the rows of {head.record_count} records, and the reasons of {len(fitting.refused)} refused ones, take more "
+            f"than {inflated_bytes_max} bytes: send smaller batches"
+        )
     refused = refused_records(topic.name, envelope, fitting.refused) if fitting.refused else None
     return ConvertedBatch(_encoded(fitting.rows, head, topic), head.record_count, refused)
 

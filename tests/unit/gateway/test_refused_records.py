@@ -42,14 +42,19 @@ Record = tuple[bytes | None, bytes | None]
 
 
 def converted(
-    records: Sequence[Record], topic: TopicInfo = PLAIN, partition: int = 0, codec: int = NONE, **fields: Any
+    records: Sequence[Record],
+    topic: TopicInfo = PLAIN,
+    partition: int = 0,
+    codec: int = NONE,
+    rows_bytes_max: int = 1 << 24,
+    **fields: Any,
 ) -> ConvertedBatch:
     keys, values = zip(*records, strict=True)
     data: Any = write_small(list(keys), list(values), list(range(len(records))))
     if codec:
         data = compress(codec, [data])
     head = batch_v2.BatchV2(0, 0, 0, 2, 0, codec, len(keys) - 1, 0, 77, -1, -1, -1, len(keys))._replace(**fields)
-    return typed_batch(head, memoryview(data), topic, 1 << 24, partition, FixedSchemas())
+    return typed_batch(head, memoryview(data), topic, rows_bytes_max, partition, FixedSchemas())
 
 
 def rows_of(batch: ConvertedBatch) -> list[dict[str, Any]]:
@@ -132,6 +137,12 @@ def test_refused_records_are_stored_in_pieces(monkeypatch: pytest.MonkeyPatch) -
     pieces = [decode_batch(data, REFUSED_SCHEMA) for data in refused_batches(refused, PLACE)]
     assert sum(piece.num_rows for piece in pieces) == 8 and len(pieces) > 2
     assert [o for piece in pieces for o in piece["offset"].to_pylist()] == list(range(100, 108))
+
+
+def test_too_many_refused_records_refuse_the_batch() -> None:
+    records: list[Record] = [(None, b"x")] * 20_000
+    with pytest.raises(MessageTooLargeError, match=r"of 20000 records, and the reasons of \d+ refused ones"):
+        converted(records, rows_bytes_max=1 << 20)
 
 
 def test_a_record_too_large_for_a_refused_topic_refuses_the_batch() -> None:
