@@ -72,6 +72,8 @@ class Broker:
         """Settings that can change while the broker runs."""
         self.config = config
         self.environment = environment
+        self.registries: tuple[str, ...] = ()
+        """Addresses of the schema registry in this broker's gateway, as in METADATA; empty before `join`."""
         self.requests = RequestCounters(config.slow_request_threshold_ms / 1000)
         self.memory = MemoryBudget(config.queued_max_request_bytes)
         self.time_slices = LoopTimeSlices(loop, clock=clock.monotonic_s)
@@ -200,8 +202,15 @@ class Broker:
         self.groups.start()
         self.transactions.start()
 
-    async def join(self, endpoints: Sequence[str], on_lost: Callable[[str], None] = lambda _: None) -> None:
-        """Register the broker in its cluster, after `start`; see `ClusterMember.join`."""
+    async def join(
+        self,
+        endpoints: Sequence[str],
+        on_lost: Callable[[str], None] = lambda _: None,
+        registries: Sequence[str] = (),
+    ) -> None:
+        """Register the broker in its cluster, after `start`; see `ClusterMember.join`. `registries`: addresses of the
+        schema registry in the broker's gateway."""
+        self.registries = tuple(registries)
         await self.cluster.join(endpoints, on_lost)
         self.transactions.joined(is_sole=not self.other_brokers.ids())
 

@@ -233,7 +233,7 @@ async def _run(config: BrokerConfig, lifeline: int | None, testing: Testing | No
         server.start()
         peers.start()
         broker.start(on_all_disks_failed=end)
-        await broker.join(_endpoints(config, server, kafka), end)
+        await broker.join(_endpoints(config, server, kafka), end, [] if kafka is None else kafka.registries)
         metrics.serving(_watched(broker, server, peers.authenticator.counters, children))
         if testing is not None and (control := testing.control_server(broker, loop)) is not None:
             control.start()

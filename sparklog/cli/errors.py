@@ -119,6 +119,16 @@ def hint_for(error: SparklogError) -> str:
     return ""
 
 
+_REGISTRY_HINTS = (
+    (
+        "does not answer",
+        "is the registry running? `schema.registry.listeners` of the broker has its address, `--url` names another one",
+    ),
+    ("was not deleted first", "`sparklog schema delete` without `--permanent`, then with it"),
+    ("not found. (HTTP 404)", "`sparklog schema list` shows the subjects and their versions"),
+)
+"""Hints for the commands of `sparklog schema`, by a part of the message. Other refusals of the registry need none."""
+
 _COMMAND = re.compile(r"`([^`]*)`")
 _NAMED = re.compile(r"\b(topic|group|user) '([^']+)'")
 _PLACEHOLDERS = {"topic": ("TOPIC", "NAME"), "group": ("GROUP",), "user": ("NAME",)}
@@ -136,6 +146,8 @@ def next_step(error: SparklogError, command: str = "") -> str:
 
     `command`: the words of the command, such as "topic create"."""
     message = str(error)
+    if command.startswith("schema") and isinstance(error, errors.BrokerNotAvailableError | errors.InvalidRequestError):
+        return next((hint for part, hint in _REGISTRY_HINTS if part in message), "")
     if isinstance(error, errors.InvalidConfigError | errors.PolicyViolationError) and (
         "sparklog " in message or "pip install" in message
     ):

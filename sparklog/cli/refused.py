@@ -155,7 +155,7 @@ def retry(
     """Store refused records that fit the topic now."""
     from sparklog.client.refused import Values
 
-    values = Values("" if value_format is None else value_format.value, registry, drop_headers)
+    values = Values("" if value_format is None else value_format.value, registry, drop_headers, client_security())
     with open_admin(bootstrap_servers) as admin:
         records = _records(admin, bootstrap_servers, topic)
         if dry_run:

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparklog.cli.options import Unasked
-from sparklog.cli.registry_client import ask
+from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Unasked
+from sparklog.cli.registry_client import RegistryUrl, open_registry
+
+if TYPE_CHECKING:
+    from sparklog.client.net.registry_subjects import RegistrySubjects
 
 app = typer.Typer(
     no_args_is_help=True,
     help="Show, register, check and delete schemas.",
     epilog="""\
-**Where to begin**: set `schema.registry.listeners` in the broker's configuration. The user and the password, or the
-authorities of https, come from `--command-config` or a profile, as for other commands.
+**Where to begin**: set `schema.registry.listeners` in the broker's configuration; `--bootstrap-servers` then leads to
+the registry, too. `--url` names another one. The user with the password or the token, and the authorities of https,
+come from `--command-config` or a profile, as for other commands.
 
 `sparklog schema list`
 
 `sparklog schema register trips-value trips.avsc`
 """,
 )
-ENV_URL = "SPARKLOG_SCHEMA_REGISTRY_URL"
-DEFAULT_URL = "http://127.0.0.1:8081"
 NAME_CHARS_MAX = 255
+SUBJECTS_WITH_VERSIONS_MAX = 1_000
+"""Largest number of subjects that `list` shows with versions: each subject takes a request."""
+FILE_BYTES_MAX = 4 * 1024 * 1024
 
-Url = Annotated[str, typer.Option("--url", envvar=ENV_URL, metavar="URL", help="Address of the schema registry.")]
 Subject = Annotated[str, typer.Argument(help="The subject, such as trips-value.")]
 SchemaFile = Annotated[Path, typer.Argument(help="File with the schema's text; - for standard input.", allow_dash=True)]
 Version = Annotated[str, typer.Option("--version", "-v", help="Number of the version, or latest.")]
@@ -45,14 +51,31 @@ class Kind(StrEnum):
     protobuf = "protobuf"
 
 
-KindOption = Annotated[Kind | None, typer.Option("--type", help="Type of the schema (default: by the file's name).")]
+KindOption = Annotated[
+    Kind | None,
+    typer.Option(
+        "--type", help="Type of the schema (default: protobuf for a file NAME.proto, json for NAME.json, else avro)."
+    ),
+]
+
+
+@contextmanager
+def _subjects(url: str | None, bootstrap_servers: str) -> Iterator[RegistrySubjects]:
+    """Yield the subjects of the registry that the options name. Raises SparklogError."""
+    from contextlib import closing
+
+    from sparklog.client.net.registry_subjects import RegistrySubjects
+
+    with closing(open_registry(url, bootstrap_servers, idle_max=1)) as client:
+        yield RegistrySubjects(client)
 
 
 @app.command("list", epilog="**Example**\n\n`sparklog schema list`")
 def list_subjects(
     prefix: Annotated[str, typer.Argument(help="Only subjects that begin like this.")] = "",
     deleted: Annotated[bool, typer.Option("--deleted", help="Also subjects that are deleted softly.")] = False,
-    url: Url = DEFAULT_URL,
+    url: RegistryUrl = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """List the subjects with their versions."""
     import sys
@@ -60,29 +83,50 @@ def list_subjects(
     from sparklog.cli import console
     from sparklog.cli.printing import printable
 
-    flag = {"deleted": str(deleted).lower()}
-    subjects = ask(url, "GET", ["subjects"], {"subjectPrefix": prefix} | flag)
-    if not subjects:
-        print("no subjects", file=sys.stderr)
-        return
-    table = console.table("subject", "versions")
-    for subject in subjects:
-        versions = ask(url, "GET", ["subjects", subject, "versions"], flag)
-        table.add_row(printable(subject, NAME_CHARS_MAX), ", ".join(map(str, versions)))
+    with _subjects(url, bootstrap_servers) as registry:
+        names = registry.names(prefix, deleted=deleted)
+        if not names:
+            print("no subjects", file=sys.stderr)
+            return
+        if len(names) > SUBJECTS_WITH_VERSIONS_MAX:
+            for name in names:
+                print(printable(name, NAME_CHARS_MAX))
+            print(f"{len(names):,} subjects; a prefix of fewer subjects shows their versions", file=sys.stderr)
+            return
+        table = console.table("subject", "versions")
+        for name in names:
+            versions = registry.versions(name, deleted=deleted)
+            table.add_row(printable(name, NAME_CHARS_MAX), ", ".join(map(str, versions)))
     console.stdout().print(table)
 
 
 @app.command("show", epilog="**Example**\n\n`sparklog schema show trips-value --version 2`")
-def show(subject: Subject, version: Version = "latest", url: Url = DEFAULT_URL) -> None:
+def show(
+    subject: Subject,
+    version: Version = "latest",
+    url: RegistryUrl = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> None:
     """Show one version of a subject: its id and type on stderr, its text on stdout."""
     import sys
 
-    answer = ask(url, "GET", ["subjects", subject, "versions", version])
-    kind = answer.get("schemaType", "AVRO")
-    print(f"version {answer['version']}, id {answer['id']}, {kind}", file=sys.stderr)
-    for reference in answer.get("references", []):
-        print(f"uses {reference['name']} = {reference['subject']}:{reference['version']}", file=sys.stderr)
-    print(answer["schema"])
+    from sparklog.cli.printing import printable
+
+    with _subjects(url, bootstrap_servers) as registry:
+        answer = registry.version(subject, version)
+    print(f"version {answer.version}, id {answer.id}, {printable(answer.schemaType, NAME_CHARS_MAX)}", file=sys.stderr)
+    for one in answer.references:
+        line = f"uses {one.name} = {one.subject}:{one.version}"
+        print(printable(line, 3 * NAME_CHARS_MAX), file=sys.stderr)
+    print(_for_terminal(answer.schema) if sys.stdout.isatty() else answer.schema)
+
+
+def _for_terminal(text: str) -> str:
+    """Return a text without control characters, which could be commands of the terminal, except for its lines."""
+    from sparklog.cli.printing import printable
+
+    lines = text.expandtabs().split("\n")
+    return "\n".join(printable(line, len(line)) for line in lines)
 
 
 @app.command("register", epilog="**Example**\n\n`sparklog schema register trips-value trips.avsc`")
@@ -91,12 +135,14 @@ def register(
     file: SchemaFile,
     type: KindOption = None,
     reference: ReferenceOption = None,
-    url: Url = DEFAULT_URL,
+    url: RegistryUrl = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Register a schema as the newest version of a subject. The same schema again keeps its version."""
     body = _body(file, type, reference)
-    answer = ask(url, "POST", ["subjects", subject, "versions"], body=body)
-    print(f"{subject}: version {answer['version']}, id {answer['id']}")
+    with _subjects(url, bootstrap_servers) as registry:
+        answer = registry.register(subject, body)
+    print(f"{subject}: version {answer.version}, id {answer.id}")
 
 
 @app.command("check", epilog="**Example**\n\n`sparklog schema check trips-value trips.avsc`")
@@ -105,18 +151,21 @@ def check(
     file: SchemaFile,
     type: KindOption = None,
     reference: ReferenceOption = None,
-    url: Url = DEFAULT_URL,
+    url: RegistryUrl = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Check a schema by the subject's level of compatibility, without registering it. Exit code 1 if it is not
     compatible."""
     import sys
 
+    from sparklog.cli.printing import printable
+
     body = _body(file, type, reference)
-    path = ["compatibility", "subjects", subject, "versions"]
-    answer = ask(url, "POST", path, {"verbose": "true"}, body)
-    if not answer["is_compatible"]:
-        for message in answer.get("messages", []):
-            print(message, file=sys.stderr)
+    with _subjects(url, bootstrap_servers) as registry:
+        answer = registry.check(subject, body)
+    if not answer.is_compatible:
+        for message in answer.messages:
+            print(printable(message, len(message)), file=sys.stderr)
         print(f"{subject}: not compatible", file=sys.stderr)
         raise typer.Exit(1)
     print(f"{subject}: compatible")
@@ -130,29 +179,45 @@ def delete(
         bool, typer.Option("--permanent", help="Remove what was deleted before; its ids stay unused.")
     ] = False,
     yes: Unasked = False,
-    url: Url = DEFAULT_URL,
+    url: RegistryUrl = None,
+    bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Delete a subject, or one of its versions. A deletion that is not permanent is soft: ids stay readable."""
     name = subject if version is None else f"version {version} of {subject}"
     if permanent and not yes:
         typer.confirm(f"delete {name} permanently?", abort=True)
-    path = ["subjects", subject] if version is None else ["subjects", subject, "versions", version]
-    ask(url, "DELETE", path, {"permanent": str(permanent).lower()})
+    with _subjects(url, bootstrap_servers) as registry:
+        registry.delete(subject, version, permanent=permanent)
     print(f"deleted {name}{' permanently' if permanent else ''}")
 
 
 def _body(file: Path, kind: Kind | None, references: list[str] | None) -> dict[str, Any]:
-    """Return the request with the schema of a file."""
-    import sys
-
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    """Return the request with the schema of a file. Raises typer.BadParameter, OSError."""
+    text = _text(file)
     by_suffix = {".proto": Kind.protobuf, ".json": Kind.json}
     kind = kind or by_suffix.get(file.suffix, Kind.avro)
     entries = []
     for reference in references or []:
         name, equals, target = reference.partition("=")
         subject, colon, version = target.rpartition(":")
-        if not equals or not colon or not version.isdecimal():
+        if not (equals and colon and name and subject) or not (version.isascii() and version.isdecimal()):
             raise typer.BadParameter(f"{reference!r}: a reference is NAME=SUBJECT:VERSION")
         entries.append({"name": name, "subject": subject, "version": int(version)})
     return {"schema": text, "schemaType": kind.value.upper(), "references": entries}
+
+
+def _text(file: Path) -> str:
+    """Return the text of a file, or of standard input for "-". Raises typer.BadParameter, OSError."""
+    import sys
+
+    if str(file) == "-":
+        content = sys.stdin.buffer.read(FILE_BYTES_MAX + 1)
+    else:
+        with file.open("rb") as opened:
+            content = opened.read(FILE_BYTES_MAX + 1)
+    if len(content) > FILE_BYTES_MAX:
+        raise typer.BadParameter(f"{file} has more than {FILE_BYTES_MAX:,} bytes: it is no schema")
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise typer.BadParameter(f"{file} is not UTF-8, so it is no schema") from None

@@ -104,14 +104,15 @@ def unwrap(
     from functools import partial
 
     from sparklog.cli.errors import report
-    from sparklog.cli.registry_client import schema_of
+    from sparklog.cli.registry_client import open_registry, schema_of
     from sparklog.cli.unwrap_worker import UnwrapWorker
     from sparklog.cli.worker_process import run_worker
     from sparklog.errors import DeserializationError
 
     plan = _plan(source, target, group or f"unwrap-{target}", events)
     parameters = {"producer": parse_settings(Scope.PRODUCER, None), "consumer": parse_settings(Scope.CONSUMER, None)}
-    schemas = None if events.registry is None else partial(schema_of, events.registry)
+    registry = None if events.registry is None else open_registry(events.registry, bootstrap_servers)
+    schemas = None if registry is None else partial(schema_of, registry)
 
     def worker() -> UnwrapWorker:
         return UnwrapWorker(plan, bootstrap_servers, client_security(), schemas, parameters)

@@ -27,7 +27,7 @@ from sparklog.kafka.values.fitting import FittingRows, fitting_rows, rows_reader
 from sparklog.metadata.mirror_settings import NAME
 from sparklog.metadata.refused_topics import REASON_CHARS_MAX, REFUSED_SCHEMA, SETTING, SUFFIX, TO_TOPIC, refused_topic
 from sparklog.mirror.readers import header_reader, key_reader, value_reader
-from sparklog.security.client_security import Security
+from sparklog.security.client_security import ClientSecurity, Security
 from sparklog.types import READ_COMMITTED, TopicPartition
 
 REFUSED_GROUP = "sparklog-refused"
@@ -47,6 +47,8 @@ class Values(NamedTuple):
     """Address of the registry that has their schemas."""
     drops_headers: bool = False
     """True to leave out headers; False to refuse records with headers."""
+    security: ClientSecurity | None = None
+    """The user at the registry, and the authorities of https; None: no login."""
 
 
 OWN_FORM = Values()
@@ -187,7 +189,7 @@ class RefusedRecords:
     def _convert(self, rows: pa.RecordBatch, values: Values) -> FittingRows:
         info = self.info
         form = values.format or info.value_format
-        schemas = None if values.registry is None else registry_schemas(values.registry)
+        schemas = None if values.registry is None else registry_schemas(values.registry, values.security)
         read = value_reader(form, schemas, info.inflated_bytes_max)
         return fitting_rows(
             rows.select(list(RECORD_COLUMNS)),

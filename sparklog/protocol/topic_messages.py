@@ -50,6 +50,8 @@ class MetadataRequest(Message):
     """True: topics that the client may describe but not write are answered as denied."""
     topic_ids: Annotated[list[TopicId], Meta(max_length=TOPICS_PER_REQUEST_MAX)] | None = None
     """Ids of the topics to describe, if `topics` is None. An id of no topic is left out; None: all topics."""
+    with_registries: bool = False
+    """True: the answer has the addresses of the schema registry."""
 
 
 BrokerId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -128,7 +130,8 @@ class TopicState(Message):
 class MetadataResponse(Message):
     """The cluster as the answering broker knows it. `more`: True if a further page follows, which begins after the last
     topic here. `schemas_from` >= 0: the next page begins with that topic's schemas from this id on. `suspected`: ids of
-    brokers that others do not reach."""
+    brokers that others do not reach. `registries`: addresses of the cluster's schema registry, as https://HOST:PORT;
+    without HOST, it is the host of the client's connection. Empty with a registry outside of the cluster."""
 
     cluster_id: str
     controller: int
@@ -138,6 +141,7 @@ class MetadataResponse(Message):
     schemas_from: int = -1
     throttle_ms: ThrottleMs = 0
     suspected: list[int] = []
+    registries: list[str] = []
 
 
 class CreateTopicRequest(Message):

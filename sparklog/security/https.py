@@ -9,9 +9,10 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sparklog.errors import InvalidConfigError
+from sparklog.security.timed_sockets import TimedTlsSocket
 
 if TYPE_CHECKING:
     import urllib.request
@@ -40,7 +41,7 @@ def fetch(
     except OSError as e:  # ssl.SSLError is one
         raise InvalidConfigError(f"https.ca.location = {ca_location}: {e.strerror or 'no PEM certificates'}") from e
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.sslsocket_class = _socket_until(time.monotonic() + timeout_s)
+    context.sslsocket_class = type("SocketUntil", (TimedTlsSocket,), {"end_s": time.monotonic() + timeout_s})
     opener = urllib.request.build_opener(_no_redirects(), urllib.request.HTTPSHandler(context=context))
     request = urllib.request.Request(url, data, dict(headers or {}))
     with opener.open(request, timeout=max(timeout_s, 0.001)) as answer:
@@ -48,21 +49,6 @@ def fetch(
         if answer.length and len(content) < bytes_max:
             raise ConnectionError(f"the answer ends after {len(content)} bytes, {answer.length} before its end")
     return content
-
-
-def _socket_until(end_s: float) -> type[ssl.SSLSocket]:
-    """Return a class of sockets that receive nothing after `end_s` (monotonic time), because a socket's own timeout
-    starts again with each received byte."""
-
-    class SocketUntil(ssl.SSLSocket):
-        def recv_into(self, *args: Any, **more: Any) -> int:
-            remaining_s = end_s - time.monotonic()
-            if remaining_s <= 0:
-                raise TimeoutError("the answer is not complete in time")
-            self.settimeout(remaining_s)
-            return super().recv_into(*args, **more)
-
-    return SocketUntil
 
 
 def _no_redirects() -> urllib.request.HTTPRedirectHandler:

@@ -220,7 +220,9 @@ SUMMARY = txn.TransactionSummary("orders", "plain", "Ongoing", 7, 3, -1, "", BAS
 
 REQUESTS: dict[Api, Message] = {
     Api.HANDSHAKE: m.HandshakeRequest("sparklog-python", "0.1.0", "127.0.0.1:50000", "nightly-load"),
-    Api.METADATA: topics.MetadataRequest(["flights", "weather"], paged=True, with_partitions=False),
+    Api.METADATA: topics.MetadataRequest(
+        ["flights", "weather"], paged=True, with_partitions=False, with_registries=True
+    ),
     Api.CREATE_TOPIC: topics.CreateTopicRequest(
         "flights", 4, b"arrow schema", ["carrier"], "time_hour", {"segment.bytes": 4096}, owner="alice"
     ),
@@ -359,7 +361,11 @@ RESPONSES: dict[Api, Message] = {
         1, "cluster", "0.1.0", [m.ApiRange(0, 0, 0), m.ApiRange(4, 0, 1)], 100 << 20, "sparklog-0a1b"
     ),
     Api.METADATA: topics.MetadataResponse(
-        "cluster", 1, [topics.BrokerEndpoint(1, "127.0.0.1", 9292, "rack-a")], [TOPIC_STATE]
+        "cluster",
+        1,
+        [topics.BrokerEndpoint(1, "127.0.0.1", 9292, "rack-a")],
+        [TOPIC_STATE],
+        registries=["https://127.0.0.1:8081"],
     ),
     Api.CREATE_TOPIC: topics.CreateTopicResponse(TOPIC_STATE),
     Api.DELETE_TOPIC: topics.DeleteTopicResponse("0123456789abcdef0123456789abcdef"),

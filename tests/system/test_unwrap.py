@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import sparklog
-from sparklog.cli.registry_client import ask
 from sparklog.client.local import LocalBroker
+from sparklog.client.net.registry_client import RegistryClient
 from tests.support.cli import run_here
 from tests.support.waiting import PATIENCE_S, until
 from tests.unit.debezium.avro_records import ENVELOPE, KEY, framed
@@ -118,7 +118,7 @@ def test_events_without_a_schema_part_need_the_columns(broker: LocalBroker) -> N
 
 def register(broker: LocalBroker, subject: str, schema: Any) -> int:
     path = ["subjects", subject, "versions"]
-    answer = ask(broker.schema_registry_url, "POST", path, body={"schema": json.dumps(schema)})
+    answer = RegistryClient(broker.schema_registry_url).ask("POST", path, body={"schema": json.dumps(schema)})
     return int(answer["id"])
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import structs
 
 from sparklog.protocol.gateway import GatewayListener, GatewayStart, encode_start
-from sparklog.security.listeners import GATEWAY_PREFIX, Listener, Listeners
+from sparklog.security.listeners import GATEWAY_PREFIX, REGISTRY_NAMES, Listener, Listeners, is_any_address
 from sparklog.security.secrets import Secret
 from sparklog_broker.children.child import ChildSpec
 from sparklog_broker.children.restarts import Restarts
@@ -79,6 +79,16 @@ class KafkaGateway:
         return [
             f"{GATEWAY_PREFIX}{listener.name}://{format_address(*sock.getsockname()[:2])}"
             for listener, sock in self._bound
+        ]
+
+    @property
+    def registries(self) -> list[str]:
+        """Addresses of the schema registry, as `https://HOST:PORT`; without HOST if it listens on all addresses."""
+        return [
+            f"{listener.name}://{format_address('' if is_any_address(listener.host) else listener.host, port)}"
+            for listener, sock in self._bound
+            if listener.name in REGISTRY_NAMES
+            for port in [int(sock.getsockname()[1])]
         ]
 
     def endpoints(self, places: Mapping[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:

@@ -23,6 +23,7 @@ from sparklog.protocol.topic_messages import (
 from sparklog.protocol.versions import field_names
 from sparklog.replication.cluster_image import NO_LEADER
 from sparklog.security.acls import Operation, ResourceType
+from sparklog.security.listeners import GATEWAY_PREFIX, REGISTRY_NAMES, endpoint_for
 from sparklog.types import TopicPartition
 from sparklog.version import __version__
 from sparklog_broker.broker import Broker
@@ -74,6 +75,7 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
         brokers=_brokers(context),
         topics=[],
         suspected=[b.broker_id for b in broker.cluster.image.brokers.values() if b.is_suspected],
+        registries=_registries(broker) if request.with_registries else [],
     )
     remedy = "ask for fewer topics at once, or use a newer client, which requests pages"
     version = context.older_version
@@ -93,6 +95,21 @@ def _brokers(context: RequestContext) -> list[BrokerEndpoint]:
         if where is not None:
             endpoints[registered.broker_id] = BrokerEndpoint(registered.broker_id, *where, registered.rack or "")
     return [endpoints[i] for i in sorted(endpoints)]
+
+
+def _registries(broker: Broker) -> list[str]:
+    """Return the addresses of the schema registry in the brokers' gateways, first those with TLS. An outside registry
+    is left out: it must not get the passwords of the cluster's users."""
+    if broker.config.schema_registry_url:
+        return []
+    names = sorted(REGISTRY_NAMES, reverse=True)
+    urls = [
+        f"{name}://{address}"
+        for name in names
+        for registered in broker.cluster.image.brokers.values()
+        if (address := endpoint_for(registered.endpoints, GATEWAY_PREFIX + name))
+    ]
+    return urls or sorted(broker.registries, reverse=True)
 
 
 def _topics(

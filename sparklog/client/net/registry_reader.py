@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import time
-import urllib.error
-import urllib.request
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache
 from threading import RLock
 from typing import Any, NamedTuple
-from urllib.parse import quote
 from uuid import UUID
 
-import msgspec
-
-from sparklog.errors import BrokerNotAvailableError, InvalidConfigError
+from sparklog.client.net.registry_client import RegistryClient
+from sparklog.errors import BrokerNotAvailableError, SparklogError
 from sparklog.kafka.schemas.errors import RegistryError, invalid_schema
 from sparklog.kafka.schemas.schema_types import Parsed, SchemaType, parse
+from sparklog.security.client_security import ClientSecurity
 
 REFERENCES_MAX = 100
 """Largest number of schemas that one schema uses, directly or through others."""
@@ -49,13 +46,10 @@ class RegistryAnswer(NamedTuple):
 class RegistryReader:
     """Reads schemas; for one thread at a time."""
 
-    def __init__(self, url: str) -> None:
-        """`url`: http:// or https:// with host and port. Raises InvalidConfigError."""
-        if not url.startswith(("http://", "https://")):
-            raise InvalidConfigError(
-                f"{url}: write the address of a schema registry as http://HOST:PORT or https://HOST:PORT"
-            )
-        self._url = url.rstrip("/")
+    def __init__(self, url: str, security: ClientSecurity | None = None) -> None:
+        """`url`: http:// or https:// with host and port. `security`: the user and the authorities; None: no login.
+        Raises InvalidConfigError."""
+        self._client = RegistryClient(url, security, timeout_s=ANSWER_S, answer_bytes_max=ANSWER_BYTES_MAX)
         self._ids_of_guids: dict[UUID, int] = {}
         """Numbers in place of the ids that the registry does not tell with its GUIDs."""
 
@@ -66,11 +60,11 @@ class RegistryReader:
         BrokerNotAvailableError if the registry does not answer."""
         newest: dict[str, int | None] = {}
         for subject in subjects:
-            answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest")
+            answer = self._get("subjects", subject, "versions", "latest")
             newest[subject] = None if answer is None else answer.get("id")
         schemas = {}
         for schema_id in ({*ids} | {one for one in newest.values() if one is not None}) - {*kept}:
-            answer = self._get(f"/schemas/ids/{schema_id}")
+            answer = self._get("schemas", "ids", str(schema_id))
             if answer is not None:
                 try:
                     schemas[schema_id] = self._parse(answer, set())
@@ -78,7 +72,7 @@ class RegistryReader:
                     continue  # it counts as missing
         own: dict[UUID, int] = {}
         for guid in guids:
-            answer = self._get(f"/schemas/guids/{guid}")
+            answer = self._get("schemas", "guids", str(guid))
             if answer is not None:
                 try:
                     schema_id = self._id_of(guid, answer.get("id"))
@@ -102,7 +96,7 @@ class RegistryReader:
                 place = str(one["subject"]), int(one["version"])
                 if place in reached or len(reached) >= REFERENCES_MAX:
                     raise invalid_schema("its references lead to too many schemas, or in a circle")
-                inner = self._get(f"/subjects/{quote(place[0], safe='')}/versions/{place[1]}")
+                inner = self._get("subjects", place[0], "versions", str(place[1]))
                 if inner is None:
                     raise invalid_schema(f"subject {place[0]!r} has no version {place[1]}")
                 references[str(one["name"])] = self._parse(inner, reached | {place})
@@ -110,24 +104,18 @@ class RegistryReader:
         except (KeyError, TypeError, ValueError) as e:
             raise invalid_schema(f"the registry's answer cannot be read: {e!r:.200}") from None
 
-    def _get(self, path: str) -> dict[str, Any] | None:
-        """Return an answer; None if the registry does not have what the path names. Raises BrokerNotAvailableError."""
+    def _get(self, *path: str) -> dict[str, Any] | None:
+        """Return an answer; None if the registry does not have what the path names. Raises BrokerNotAvailableError,
+        also for a refusal, because another answer can come later."""
+        where = f"the schema registry at {self._client.url}"
         try:
-            with urllib.request.urlopen(self._url + path, timeout=ANSWER_S) as answer:
-                body = answer.read(ANSWER_BYTES_MAX + 1)
-        except urllib.error.HTTPError as e:
-            with e:
-                if e.code == 404:
-                    return None
-            raise BrokerNotAvailableError(f"the schema registry at {self._url} answered {e.code} to {path}") from None
-        except (OSError, ValueError) as e:
-            raise BrokerNotAvailableError(f"the schema registry at {self._url} does not answer: {e}") from None
-        try:
-            value = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeError, RecursionError):
-            value = None
-        if not isinstance(value, dict):
-            raise BrokerNotAvailableError(f"the schema registry at {self._url} answers {path} with no JSON object")
+            value = self._client.find(path)
+        except BrokerNotAvailableError:
+            raise
+        except SparklogError as e:
+            raise BrokerNotAvailableError(f"{where} refuses /{'/'.join(path)}: {e}") from None
+        if value is not None and not isinstance(value, dict):
+            raise BrokerNotAvailableError(f"{where} answers /{'/'.join(path)} with no JSON object")
         return value
 
 
@@ -207,6 +195,6 @@ class RegistrySchemas:
 
 
 @lru_cache(maxsize=REGISTRIES_MAX)
-def registry_schemas(url: str) -> RegistrySchemas:
-    """Return the process's schemas of a registry. Raises InvalidConfigError for a wrong address."""
-    return RegistrySchemas(RegistryReader(url))
+def registry_schemas(url: str, security: ClientSecurity | None = None) -> RegistrySchemas:
+    """Return the process's schemas of a registry, which a user reads. Raises InvalidConfigError for a wrong address."""
+    return RegistrySchemas(RegistryReader(url, security))
