@@ -18,6 +18,7 @@ from sparklog.gateway.handlers import (
     quotas,
     reassignments,
     sasl,
+    topic_pages,
     topics,
     transactions,
     users,
@@ -76,6 +77,8 @@ HANDLERS: dict[str, Handler] = {
     "DescribeCluster": cluster.describe_cluster,
     "ConsumerGroupHeartbeat": consumer_groups.consumer_group_heartbeat,
     "ConsumerGroupDescribe": consumer_groups.consumer_group_describe,
+    "ListConfigResources": configs.list_config_resources,
+    "DescribeTopicPartitions": topic_pages.describe_topic_partitions,
 }
 
 

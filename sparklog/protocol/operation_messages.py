@@ -246,3 +246,5 @@ class DescribeBrokerConfigsResponse(Message):
     configs: list[BrokerConfigEntry]
     throttle_ms: ThrottleMs = 0
     metadata_version: AnswerVersion = NO_VERSION
+    groups: list[str] = []
+    """With the values for all brokers: the groups that have settings of their own."""

@@ -192,6 +192,13 @@ def _quotas(n: Names) -> dict[str, Any]:
 
 
 Request = Callable[[Names], dict[str, Any]]
+
+
+def _pages(topics: list[str], first: str | None) -> dict[str, Any]:
+    cursor = None if first is None else {"topic_name": first, "partition_index": 0}
+    return {"topics": [{"name": name} for name in topics], "response_partition_limit": 2_000, "cursor": cursor}
+
+
 LAST_VERSION_ONLY = (_by_id, _deletion_by_id, _produce_by_id, _fetch_by_id, _commit_by_id, _offsets_by_id)
 """Requests that have no form in the first version."""
 REQUESTS_ABOUT: dict[str, list[Request]] = {
@@ -337,6 +344,12 @@ REQUESTS_ABOUT: dict[str, list[Request]] = {
         lambda n: _member_beat(n, -1, None, None),
     ],
     "ConsumerGroupDescribe": [lambda n: {"group_ids": [n.group], "include_authorized_operations": False}],
+    "ListConfigResources": [lambda n: {"resource_types": []}],
+    "DescribeTopicPartitions": [
+        lambda n: _pages([n.topic], None),
+        lambda n: _pages([], None),
+        lambda n: _pages([], n.topic),
+    ],
     "DescribeLogDirs": [lambda n: {"topics": [{"topic": n.topic, "partitions": [0]}]}],
     "DescribeCluster": [
         lambda n: {"include_cluster_authorized_operations": False, "include_fenced_brokers": False}

@@ -164,6 +164,61 @@ def test_a_topic_is_validated_as_it_is_created(wire: KafkaWire, topic: str) -> N
     assert code(True, -1, [0]) == Kafka.NONE
 
 
+def test_topics_are_described_page_by_page(wire: KafkaWire, native: sparklog.Admin, topic: str) -> None:
+    names = [f"{topic}-{i}" for i in range(3)]
+    for i, name in enumerate(names):
+        native.create_topic(name, partitions=i + 1)
+
+    def pages(topics: list[str], limit: int, first: str | None = None) -> list[list[Any]]:
+        """The partitions of each page, and the error of each topic that cannot be described."""
+        cursor = None if first is None else {"topic_name": first, "partition_index": 0}
+        found: list[list[Any]] = []
+        while cursor is not None or not found:
+            body = {"topics": [{"name": n} for n in topics], "response_partition_limit": limit, "cursor": cursor}
+            answer = wire.ask("DescribeTopicPartitions", 0, body)
+            cursor = answer["next_cursor"]
+            found.append(
+                [(t["name"], p["partition_index"]) for t in answer["topics"] for p in t["partitions"]]
+                + [(t["name"], Kafka(t["error_code"])) for t in answer["topics"] if t["error_code"]]
+            )
+        return found
+
+    all_partitions = [(name, p) for i, name in enumerate(names) for p in range(i + 1)]
+    assert pages([*reversed(names), *names], 2_000) == [all_partitions]
+    for limit in (-1, 1, 2, 3, 5):
+        size = max(limit, 1)
+        parts = [all_partitions[i : i + size] for i in range(0, len(all_partitions), size)]
+        assert pages(names, limit) == parts
+    assert [part for page in pages([], 2, names[0]) for part in page if part[0] in names] == all_partitions
+    assert pages([names[2], "missing", "z/name"], 9, names[1]) == [
+        [(names[2], p) for p in range(3)] + [("z/name", Kafka.INVALID_TOPIC_EXCEPTION)]
+    ]
+    assert pages(["missing"], 9) == [[("missing", Kafka.UNKNOWN_TOPIC_OR_PARTITION)]]
+    body = {"topics": [{"name": topic}], "response_partition_limit": 9}
+    before = {**body, "cursor": {"topic_name": "", "partition_index": -1}}
+    assert list(codes_in(wire.ask("DescribeTopicPartitions", 0, before))) == [Kafka.INVALID_REQUEST]
+
+
+def test_resources_with_settings_are_listed(wire: KafkaWire, native: sparklog.Admin, topic: str) -> None:
+    native.create_topic(topic)
+    config = {"name": "consumer.session.timeout.ms", "value": "50000", "config_operation": 0}
+    resource = {"resource_type": 32, "resource_name": f"group-{topic}", "configs": [config]}
+    assert set(codes_in(wire.ask("IncrementalAlterConfigs", 1, {"resources": [resource], "validate_only": False}))) == {
+        0
+    }
+
+    def listed(*kinds: int, version: int = 1) -> set[tuple[int, str]]:
+        answer = wire.ask("ListConfigResources", version, {"resource_types": list(kinds)})
+        assert answer["error_code"] == Kafka.NONE
+        return {(r.get("resource_type", 16), r["resource_name"]) for r in answer["config_resources"]}
+
+    expected = {(2, topic), (4, "0"), (8, "0"), (32, f"group-{topic}")}
+    assert expected <= listed() and {kind for kind, _ in listed()} == {2, 4, 8, 32}
+    assert listed(4) == {(4, "0")} and listed(32) == {(32, f"group-{topic}")}
+    assert listed(16) == listed(version=0) == set()
+    assert wire.ask("ListConfigResources", 1, {"resource_types": [3]})["error_code"] == Kafka.UNSUPPORTED_VERSION
+
+
 @for_each("api", [served.api for served in served_apis().values()], ids=lambda api: str(api.name))
 def test_every_field_of_every_request_gets_an_answer(kafka: LocalBroker, api: Api) -> None:
     creation = {"topics": [{"name": TOPIC}], "allow_auto_topic_creation": True}

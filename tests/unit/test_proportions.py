@@ -23,6 +23,7 @@ LONG_FILES = {
     "sparklog/client/admin/admin.py": "one public class: its methods are the API, their docstrings the reference",
     "sparklog/client/consumer/consumer.py": "one public class, with its docstrings",
     "sparklog/errors.py": "one table: an exception class per error code",
+    "sparklog/kafka/wire/requests.py": "generated: the type of each request",
     "sparklog/kafka/wire/responses.py": "generated: the type of each response",
     "sparklog/log/housekeeping/log_manager.py": "to be split",
     "sparklog/query/session.py": "to be split",

@@ -51,7 +51,8 @@ async def describe_broker_configs(
             f"this is broker {broker.config.broker_id}: send the request for broker {request.broker_id}'s settings to "
             f"broker {request.broker_id}"
         )
-    return Response(DescribeBrokerConfigsResponse(list(broker.dynamic.describe(request.broker_id))))
+    groups = sorted(broker.groups.settings) if request.broker_id == ALL_BROKERS else []
+    return Response(DescribeBrokerConfigsResponse(list(broker.dynamic.describe(request.broker_id)), groups=groups))
 
 
 def _checked_group(request: AlterBrokerConfigsRequest | DescribeBrokerConfigsRequest) -> str:

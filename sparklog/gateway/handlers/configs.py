@@ -38,6 +38,7 @@ from sparklog.settings import Scope, Setting, is_managed, settings_of
 from sparklog.types import check_topic_name
 
 TOPIC, BROKER, GROUP = 2, 4, 32
+BROKER_LOGGER, CLIENT_METRICS = 8, 16
 """Kafka's numbers of the resource types."""
 BROKER_DIGITS_MAX = 10
 """Largest number of digits of a broker's number, which is an int32 in Kafka."""
@@ -133,6 +134,39 @@ async def describe_configs(
             outcome["configs"] = [{**entry, "documentation": None} for entry in outcome["configs"]]
         results.append(outcome)
     return {"results": results}
+
+
+async def list_config_resources(
+    session: Session, request: requests.ListConfigResources, version: int
+) -> responses.ListConfigResources:
+    """List the resources that have settings: topics, brokers, and groups with settings of their own (KIP-1142). There
+    are no metrics of clients (KIP-714), which alone version 0 lists."""
+    kinds = set(request.get("resource_types", ())) or {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}
+    if version == 0:
+        kinds = {CLIENT_METRICS}
+    elif not kinds <= {TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP}:
+        return {"error_code": Kafka.UNSUPPORTED_VERSION, "config_resources": []}
+    try:
+        broker = await session.broker()
+        of_groups = DescribeBrokerConfigsRequest(ALL_BROKERS)  # needs the permission that Kafka requires for the list
+        groups = (await broker.ask(Api.DESCRIBE_BROKER_CONFIGS, of_groups, DescribeBrokerConfigsResponse)).groups
+        topics = MetadataRequest(None if TOPIC in kinds else [], paged=True, with_schemas=False, with_partitions=False)
+        answer = await read_metadata(broker, topics)
+    except SparklogError as e:
+        return {"error_code": code_of(e), "config_resources": []}
+    brokers = [str(b.broker_id) for b in answer.brokers]
+    names = {
+        TOPIC: [t.name for t in answer.topics if not t.error_code],
+        BROKER: brokers,
+        BROKER_LOGGER: brokers,
+        GROUP: groups,
+    }
+    return {
+        "error_code": Kafka.NONE,
+        "config_resources": [
+            {"resource_name": name, "resource_type": kind} for kind in sorted(kinds) for name in names.get(kind, ())
+        ],
+    }
 
 
 async def _described(

@@ -126,6 +126,7 @@ _ENTRIES: dict[str, tuple[_Entries, ...]] = {
         ),
     ),
     "ConsumerGroupDescribe": (_Entries("groups", "group_ids", {"group_id": _ELEMENT}),),
+    "DescribeTopicPartitions": (_Entries("topics", "topics", _same("name")),),
     "DescribeTransactions": (_Entries("transaction_states", "transactional_ids", {"transactional_id": _ELEMENT}),),
 }
 """Lists with errors, by API. APIs without an entry have errors of the answer alone."""

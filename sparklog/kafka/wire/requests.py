@@ -581,9 +581,25 @@ class ConsumerGroupDescribe(TypedDict):
     include_authorized_operations: bool
 
 
+class ListConfigResources(TypedDict):
+    resource_types: NotRequired[list[int]]
+
+
+class DescribeTopicPartitionsCursor(TypedDict):
+    topic_name: str
+    partition_index: int
+
+
+class DescribeTopicPartitions(TypedDict):
+    topics: list[DescribeUserScramCredentialsUser]
+    response_partition_limit: int
+    cursor: DescribeTopicPartitionsCursor | None
+
+
 TxnOffsetCommitTopicPartition = OffsetCommitTopicPartition
 DeleteAclsFilter = DescribeAcls
 AlterConfigsResourceConfig = CreateTopicsTopicConfig
 DescribeLogDirsTopic = ElectLeadersTopicPartition
 ListPartitionReassignmentsTopic = OffsetFetchTopic
 DescribeProducersTopic = OffsetFetchTopic
+DescribeTopicPartitionsTopic = DescribeUserScramCredentialsUser

@@ -845,6 +845,49 @@ class ConsumerGroupDescribe(TypedDict):
     groups: list[ConsumerGroupDescribeGroup]
 
 
+class ListConfigResourcesConfigResource(TypedDict):
+    resource_name: str
+    resource_type: NotRequired[int]
+
+
+class ListConfigResources(TypedDict):
+    throttle_time_ms: NotRequired[int]
+    error_code: int
+    config_resources: list[ListConfigResourcesConfigResource]
+
+
+class DescribeTopicPartitionsTopicPartition(TypedDict):
+    error_code: int
+    partition_index: int
+    leader_id: int
+    leader_epoch: NotRequired[int]
+    replica_nodes: list[int]
+    isr_nodes: list[int]
+    eligible_leader_replicas: NotRequired[list[int] | None]
+    last_known_elr: NotRequired[list[int] | None]
+    offline_replicas: list[int]
+
+
+class DescribeTopicPartitionsTopic(TypedDict):
+    error_code: int
+    name: str | None
+    topic_id: UUID | None
+    is_internal: NotRequired[bool]
+    partitions: list[DescribeTopicPartitionsTopicPartition]
+    topic_authorized_operations: NotRequired[int]
+
+
+class DescribeTopicPartitionsNextCursor(TypedDict):
+    topic_name: str
+    partition_index: int
+
+
+class DescribeTopicPartitions(TypedDict):
+    throttle_time_ms: NotRequired[int]
+    topics: list[DescribeTopicPartitionsTopic]
+    next_cursor: NotRequired[DescribeTopicPartitionsNextCursor | None]
+
+
 FetchResponsePartitionCurrentLeader = ProduceResponsePartitionResponseCurrentLeader
 FetchNodeEndpoint = ProduceNodeEndpoint
 MetadataBroker = ProduceNodeEndpoint

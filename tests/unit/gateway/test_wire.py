@@ -202,7 +202,7 @@ def test_the_types_of_messages_are_those_of_the_table(kind: str) -> None:
     assert FILES[kind].read_text(encoding="utf-8") == source(kind)
 
 
-def test_an_error_text_that_is_left_out_is_null() -> None:
+def test_a_missing_error_text_is_null() -> None:
     def texts(fields: tuple[Field, ...]) -> list[Field]:
         return [f for f in fields if f.name.endswith("error_message")] + [t for f in fields for t in texts(f.fields)]
 

@@ -391,7 +391,7 @@ def test_a_full_disk_of_another_life_is_forgotten() -> None:
     assert cluster.ask(Elect("e", ElectionKind.PREFERRED, (TP,))) == {TP: None}
 
 
-def test_an_election_without_need_is_named_and_left_out_of_an_election_of_all() -> None:
+def test_an_election_of_all_partitions_names_only_those_in_need() -> None:
     cluster = Cluster()
     cluster.create([[1, 2], [2, 1]])
     for kind in ElectionKind:
