@@ -21,7 +21,7 @@ from sparklog.types import CONSUMER_OFFSETS_TOPIC, SCHEMAS_TOPIC, TRANSACTION_ST
 from sparklog_broker.background.background import Background
 from sparklog_broker.cluster.cluster_member import ClusterMember
 from sparklog_broker.cluster.cluster_store import ClusterStore, LocalStore
-from sparklog_broker.cluster.peers import Connect
+from sparklog_broker.cluster.peer_connection import Connect, PlainConnect
 from sparklog_broker.config import BrokerConfig
 from sparklog_broker.coordinators.groups import Groups
 from sparklog_broker.coordinators.internal_topics import InternalTopic
@@ -165,11 +165,11 @@ class Broker:
         loop: asyncio.AbstractEventLoop,
         environment: Environment | None = None,
         store: ClusterStore | None = None,
-        connect: Connect = asyncio.open_connection,
+        connect: Connect | None = None,
     ) -> Broker:
         """Lock and load the data directory. Blocks during the recovery of damaged logs. `loop` must not run yet. With
         `store` None the broker is a sole broker, whose store is in the data directory. `connect` opens connections to
-        other brokers.
+        other brokers; None: in plain text.
 
         Raises DataDirLockedError, StorageError, StorageFullError, InvalidConfigError (`remote.log.storage.*`).
         """
@@ -188,7 +188,7 @@ class Broker:
                 store.close()
             logs.close()
             raise
-        broker = cls(config, loop, environment, storage, store, dynamic, connect)
+        broker = cls(config, loop, environment, storage, store, dynamic, connect or PlainConnect())
         for topic in storage.metadata.topics.values():
             broker.partitions.add(topic, broker.partitions.opened(topic, broker.cluster.replicas.role_of))
         return broker

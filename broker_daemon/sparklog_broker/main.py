@@ -38,6 +38,7 @@ from sparklog_broker.children.kafka_gateway import KafkaGateway, restarts
 from sparklog_broker.children.worker import LAKE, MIRROR, Worker, WorkerKind, worker_spec
 from sparklog_broker.cluster.cluster_store import ZooKeeperStore
 from sparklog_broker.cluster.growth import grow
+from sparklog_broker.cluster.peer_connection import PlainConnect
 from sparklog_broker.cluster.secure_connect import SecureConnect
 from sparklog_broker.config import BrokerConfig, format_address, load_config, parse_address
 from sparklog_broker.counters.authentication import AuthenticationCounters
@@ -287,7 +288,7 @@ async def _open(
     others = _secure_connect(config, environment)
     store = await _read_store(config, loop, environment) if config.zookeeper_connect else None
     # On a thread, so that a second signal can end a long recovery.
-    connect = others or asyncio.open_connection
+    connect = others or PlainConnect()
     broker = await loop.run_in_executor(None, Broker.open, config, loop, environment, store, connect)
     renew_others = partial(_renew_others, others, loop) if others is not None else None
     peers = PeerSecurity(config, loop, environment, broker.users, contexts, renew_others)

@@ -14,7 +14,7 @@ is faulty: the transport closes the connection. The first request of a connectio
 exchange the versions of the other APIs and the broker's largest request.
 
 Transports are the client's `Connection` (a blocking socket), the gateway's `BrokerConnection` (an asyncio protocol) and
-the broker's `StreamExchange` (asyncio streams).
+the broker's `PeerConnection` (an asyncio protocol).
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from sparklog.testing._sim_files import PowerCut
 from sparklog.testing._sim_loop import SimLoop
 from sparklog.testing._sim_machine import SimMachine
 from sparklog.testing._sim_net import SimConnection, SimNet
-from sparklog.testing._sim_streams import stream_opener
+from sparklog.testing._sim_peers import connection_opener
 from sparklog.testing._sim_zookeeper import SimClient, SimZooKeeper
 from sparklog.types import TopicPartition
 
@@ -127,7 +127,7 @@ class Node:
     async def _started(self, loop: SimLoop, environment) -> None:  # type: ignore[no-untyped-def]
         config = replace(self._config)  # dynamic settings change it
         store = None
-        connect = stream_opener(self._net, loop, self.host)
+        connect = connection_opener(self._net, loop, self.host)
         if self._zookeeper is not None:
             self.zk = zk = self._zookeeper.client()
             if self._is_cut_off:

@@ -8,7 +8,8 @@ from typing import TypeVar
 from sparklog.errors import BrokerNotAvailableError
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
-from sparklog_broker.cluster.peers import Connect, Peer
+from sparklog_broker.cluster.peer_connection import Connect
+from sparklog_broker.cluster.peers import Peer
 from sparklog_broker.config import format_address
 
 M = TypeVar("M", bound=Message)

@@ -36,7 +36,7 @@ from sparklog_broker.cluster.images import ImageFollower
 from sparklog_broker.cluster.leader_side.isr_proposals import IsrProposals
 from sparklog_broker.cluster.leader_side.replica_server import ReplicaServer
 from sparklog_broker.cluster.membership import Membership
-from sparklog_broker.cluster.peers import Connect
+from sparklog_broker.cluster.peer_connection import Connect
 from sparklog_broker.cluster.replicas import Replicas
 from sparklog_broker.cluster.suspicions import Suspicions
 from sparklog_broker.cluster.topics import Topics

@@ -29,8 +29,8 @@ from sparklog.protocol.cluster_messages import ForwardRequest, ForwardResponse
 from sparklog.protocol.codec import decode_response, encode
 from sparklog.protocol.negotiation import SpokenVersions
 from sparklog.replication.cluster_image import Version
-from sparklog_broker.cluster.peers import Connect, Peer
-from sparklog_broker.cluster.stream_exchange import InSpoken
+from sparklog_broker.cluster.peer_connection import Connect, InSpoken
+from sparklog_broker.cluster.peers import Peer
 
 log = logging.getLogger(__name__)
 

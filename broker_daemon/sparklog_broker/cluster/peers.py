@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from sparklog.errors import BrokerNotAvailableError, RequestTimedOutError
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import Message
+from sparklog_broker.cluster.peer_connection import Connect, InSpoken, PeerConnection
 from sparklog_broker.cluster.secure_connect import SecureConnect
-from sparklog_broker.cluster.stream_exchange import InSpoken, StreamExchange, Streams
 from sparklog_broker.config import parse_address
 
 M = TypeVar("M", bound=Message)
-
-Connect = Callable[[str, int], Awaitable[Streams]]
-"""Opens a stream to a host and port. Simulations have their own."""
 
 CONNECT_TIMEOUT_S = 5.0
 
@@ -26,15 +22,15 @@ class Peer:
     opened for the first request. A failure closes the connection, and the next request opens another connection.
     """
 
-    def __init__(self, address: str, connect: Connect = asyncio.open_connection) -> None:
+    def __init__(self, address: str, connect: Connect) -> None:
         self.address = address
         self._connect = connect
-        self._exchange: StreamExchange | None = None
+        self._connection: PeerConnection | None = None
         self._turn = asyncio.Lock()
 
     async def request(
         self, api: Api, message: Message | InSpoken, response: type[M], *, timeout_s: float
-    ) -> tuple[M, bytes]:
+    ) -> tuple[M, memoryview]:
         """Return the reply and its payload.
 
         Raises the peer's error, BrokerNotAvailableError (no connection, a broken connection, or no known address),
@@ -45,8 +41,8 @@ class Peer:
             try:
                 async with asyncio.timeout(timeout_s):
                     self._close_if_worn_out()
-                    exchange = self._exchange or await self._open()
-                    return await exchange.ask(api, message, response)
+                    connection = self._connection or await self._open()
+                    return await connection.ask(api, message, response)
             except TimeoutError as e:
                 self.close()
                 raise RequestTimedOutError(f"{self.address} has not answered {api.name} within {timeout_s} s") from e
@@ -58,9 +54,9 @@ class Peer:
 
     def close(self) -> None:
         """Close the connection. A second call has no effect."""
-        if self._exchange is not None:
-            self._exchange.close()
-            self._exchange = None
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
     def _close_if_idle(self) -> None:
         if not self._turn.locked():
@@ -68,25 +64,24 @@ class Peer:
 
     def _close_if_worn_out(self) -> None:
         """Close a connection on which no further request can be sent, or which `SecureConnect` wants to replace."""
-        exchange, connect = self._exchange, self._connect
-        if exchange is None:
+        connection, connect = self._connection, self._connect
+        if connection is None:
             return
-        if not exchange.is_usable or (isinstance(connect, SecureConnect) and connect.is_due(exchange.writer)):
+        if not connection.is_usable or (isinstance(connect, SecureConnect) and connect.is_due(connection)):
             self.close()
 
-    async def _open(self) -> StreamExchange:
+    async def _open(self) -> PeerConnection:
         """Connect and shake hands. Raises as `request`."""
         if not self.address:
             raise BrokerNotAvailableError("the broker is not registered, so its address is unknown")
         host, port = parse_address(self.address, "endpoint")
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            streams = await self._connect(host, port)
-        exchange = self._exchange = StreamExchange(streams, f"the broker at {self.address}")
+            connection = self._connection = await self._connect(host, port)
         if isinstance(self._connect, SecureConnect):
-            self._connect.close_when_idle(exchange.writer, self._close_if_idle)
+            self._connect.close_when_idle(connection, self._close_if_idle)
         try:
-            await exchange.shake_hands()
+            await connection.shake_hands()
         except BaseException:
             self.close()
             raise
-        return exchange
+        return connection

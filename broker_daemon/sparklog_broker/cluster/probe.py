@@ -6,9 +6,8 @@ import asyncio
 import errno
 import socket
 
-from sparklog_broker.cluster.peers import Connect
+from sparklog_broker.cluster.peer_connection import Connect, PeerConnection, PlainConnect
 from sparklog_broker.cluster.secure_connect import SecureConnect
-from sparklog_broker.cluster.stream_exchange import Streams
 from sparklog_broker.config import parse_address
 
 ATTEMPTS, INTERVAL_S = 3, 0.1
@@ -25,9 +24,9 @@ async def is_reachable(connect: Connect, address: str) -> bool:
     The probe does not depend on the speed of the broker: the kernel accepts connections also for a busy or stopped
     process, and refuses them as soon as the process has ended. TLS and authentication are left out.
     """
-    plain: Connect = asyncio.open_connection if isinstance(connect, SecureConnect) else connect
+    plain: Connect = PlainConnect() if isinstance(connect, SecureConnect) else connect
     host, port = parse_address(address, "endpoint")
-    attempts: set[asyncio.Future[Streams]] = set()
+    attempts: set[asyncio.Future[PeerConnection]] = set()
     try:
         for _ in range(ATTEMPTS):
             attempts.add(asyncio.ensure_future(plain(host, port)))
@@ -44,12 +43,12 @@ async def is_reachable(connect: Connect, address: str) -> bool:
             attempt.cancel()
 
 
-def _close(attempt: asyncio.Future[Streams]) -> None:
+def _close(attempt: asyncio.Future[PeerConnection]) -> None:
     if not attempt.cancelled() and attempt.exception() is None:
-        attempt.result()[1].close()
+        attempt.result().close()
 
 
-def _is_accepted(attempt: asyncio.Future[Streams]) -> bool:
+def _is_accepted(attempt: asyncio.Future[PeerConnection]) -> bool:
     """Return True if the attempt does not show that the process or the machine is gone."""
     error = attempt.exception()
     if not isinstance(error, OSError) or isinstance(error, socket.gaierror | ConnectionResetError):

@@ -33,7 +33,8 @@ from sparklog_broker.cluster.follower_side.log_starts import LogStarts, is_writt
 from sparklog_broker.cluster.follower_side.replica_fetcher import FetchEvent, FetchLimits, FollowerState, ReplicaFetcher
 from sparklog_broker.cluster.leader_side.isr_proposals import IsrProposals
 from sparklog_broker.cluster.leader_side.replica_server import ReplicaServer
-from sparklog_broker.cluster.peers import Connect, Peer
+from sparklog_broker.cluster.peer_connection import Connect
+from sparklog_broker.cluster.peers import Peer
 from sparklog_broker.cluster.replica import UNKNOWN, ClusterReplica
 from sparklog_broker.cluster.replication_throttle import Quota, is_throttled
 from sparklog_broker.config import BrokerConfig

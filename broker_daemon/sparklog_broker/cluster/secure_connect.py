@@ -21,7 +21,8 @@ from sparklog.security.sasl import OAUTHBEARER
 from sparklog.security.sasl_client import SaslClient, sasl_client
 from sparklog.security.tls import RenewedContext, client_context, handshake_error
 from sparklog.security.token_source import token_source
-from sparklog_broker.cluster.stream_exchange import StreamExchange, Streams
+from sparklog_broker.cluster.peer_connection import KEPT_BYTES_MAX, PeerConnection, open_connection
+from sparklog_broker.network.receive_buffers import SharedBuffers
 
 STEPS_MAX = 8
 RENEWED_AFTER = 0.85
@@ -40,7 +41,7 @@ def due_after_s(lifetime_s: float) -> float:
 
 
 class SecureConnect:
-    """Opens connections in place of `asyncio.open_connection`. Event-loop thread only, except for `renew`. `threads`
+    """Opens connections with TLS or an authentication. Event-loop thread only, except for `renew`. `threads`
     run the blocking parts of an authentication: the computation of SCRAM, and the request for a token.
 
     A connection is closed between two requests if its session will end soon, or if the certificates or authorities in
@@ -52,10 +53,11 @@ class SecureConnect:
         self._security = security
         self._threads = threads
         self._now_s = now_s
+        self._buffers = SharedBuffers(KEPT_BYTES_MAX)
         self._context = RenewedContext(client_context, dict(security.tls)) if security.protocol.tls else None
-        self._due: weakref.WeakKeyDictionary[asyncio.StreamWriter, float] = weakref.WeakKeyDictionary()
-        self._contexts: weakref.WeakKeyDictionary[asyncio.StreamWriter, ssl.SSLContext] = weakref.WeakKeyDictionary()
-        self._idle: weakref.WeakKeyDictionary[asyncio.StreamWriter, weakref.WeakMethod[Callable[[], None]]] = (
+        self._due: weakref.WeakKeyDictionary[PeerConnection, float] = weakref.WeakKeyDictionary()
+        self._contexts: weakref.WeakKeyDictionary[PeerConnection, ssl.SSLContext] = weakref.WeakKeyDictionary()
+        self._idle: weakref.WeakKeyDictionary[PeerConnection, weakref.WeakMethod[Callable[[], None]]] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -65,68 +67,66 @@ class SecureConnect:
         """
         return self._context is not None and self._context.renew()
 
-    def close_when_idle(self, writer: asyncio.StreamWriter, close_if_idle: Callable[[], None]) -> None:
+    def close_when_idle(self, connection: PeerConnection, close_if_idle: Callable[[], None]) -> None:
         """Let `retire` call `close_if_idle`, a bound method, to which only a weak reference is kept."""
-        self._idle[writer] = weakref.WeakMethod(close_if_idle)
+        self._idle[connection] = weakref.WeakMethod(close_if_idle)
 
     def retire(self) -> None:
         """Close idle connections that must be replaced. Busy connections are closed after their request."""
-        for writer, reference in list(self._idle.items()):
+        for connection, reference in list(self._idle.items()):
             close_if_idle = reference()
-            if close_if_idle is not None and self.is_due(writer):
+            if close_if_idle is not None and self.is_due(connection):
                 close_if_idle()
 
-    def is_due(self, writer: asyncio.StreamWriter) -> bool:
+    def is_due(self, connection: PeerConnection) -> bool:
         """True if the connection must be replaced, for the reasons in the class's text."""
-        if self._context is not None and self._contexts.get(writer) is not self._context.current:
+        if self._context is not None and self._contexts.get(connection) is not self._context.current:
             return True
-        due_s = self._due.get(writer)
+        due_s = self._due.get(connection)
         return due_s is not None and self._now_s() >= due_s
 
-    async def __call__(self, host: str, port: int) -> Streams:
+    async def __call__(self, host: str, port: int) -> PeerConnection:
         """Open a connection, and authenticate this broker if the listener has a mechanism. Raises OSError,
         InvalidConfigError (certificates), SaslAuthenticationFailedError and other errors of the authentication.
         """
         context = self._context.current if self._context is not None else None
         try:
-            streams = await asyncio.open_connection(
-                host, port, ssl=context, server_hostname=host if context is not None else None
-            )
+            connection = await open_connection(host, port, self._buffers, context)
         except ssl.SSLError as e:
             raise handshake_error(e, f"the broker at {host}:{port}") from e
         if context is not None:
-            self._contexts[streams[1]] = context
+            self._contexts[connection] = context
         try:
             if self._security.mechanism:
-                await self._authenticate(streams, f"the broker at {host}:{port}")
+                await self._authenticate(connection, f"the broker at {host}:{port}")
         except BaseException:
-            streams[1].close()
+            connection.close()
             raise
-        return streams
+        return connection
 
-    async def _authenticate(self, streams: Streams, place: str) -> None:
+    async def _authenticate(self, connection: PeerConnection, place: str) -> None:
         try:
-            await self._exchange_sasl(StreamExchange(streams, place))
+            await self._exchange_sasl(connection)
         except EOFError as e:
             raise BrokerNotAvailableError(f"{place} closed the connection during the authentication") from e
 
-    async def _exchange_sasl(self, exchange: StreamExchange) -> None:
+    async def _exchange_sasl(self, connection: PeerConnection) -> None:
         loop = asyncio.get_running_loop()
-        await exchange.shake_hands()
+        await connection.shake_hands()
         began_s = self._now_s()
         client = await loop.run_in_executor(self._threads, self._client)
         chosen = SaslHandshakeRequest(self._security.mechanism)
-        await exchange.ask(Api.SASL_HANDSHAKE, chosen, SaslHandshakeResponse)
+        await connection.ask(Api.SASL_HANDSHAKE, chosen, SaslHandshakeResponse)
         message: bytes | None = client.first()
         for _ in range(STEPS_MAX):
             if message is None:
                 return
             step = SaslAuthenticateRequest(message)
-            reply, _ = await exchange.ask(Api.SASL_AUTHENTICATE, step, SaslAuthenticateResponse)
+            reply, _ = await connection.ask(Api.SASL_AUTHENTICATE, step, SaslAuthenticateResponse)
             message = await loop.run_in_executor(self._threads, client.answer, reply.auth_bytes)
             if reply.session_lifetime_ms:
                 used_s = due_after_s(reply.session_lifetime_ms / 1000)
-                self._due[exchange.writer] = began_s + used_s
+                self._due[connection] = began_s + used_s
                 loop.call_later(used_s, self.retire)  # before the other broker ends the session
         raise SaslAuthenticationFailedError("the other broker does not complete the authentication")
 

@@ -28,7 +28,7 @@ from sparklog_broker.cluster.broker_peers import BrokerPeers
 from sparklog_broker.cluster.controller_client import ControllerClient
 from sparklog_broker.cluster.images import ImageFollower
 from sparklog_broker.cluster.membership import Membership
-from sparklog_broker.cluster.peers import Connect
+from sparklog_broker.cluster.peer_connection import Connect
 from sparklog_broker.cluster.probe import is_reachable
 from sparklog_broker.cluster.replicas import Replicas
 

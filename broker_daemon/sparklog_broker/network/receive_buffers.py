@@ -56,3 +56,38 @@ class ReceiveBuffers:
         ):
             self._free.append(buffer)
             self.kept_bytes += size_bytes
+
+
+_REFERENCES_OF_A_FREE_BUFFER = 2
+"""References to a buffer without views: the list, and the argument of `getrefcount`."""
+
+
+class SharedBuffers:
+    """Buffers that are used again when no view of them is left, at most `kept_bytes_max` in all. Any thread can hold
+    views; one thread takes buffers."""
+
+    def __init__(self, kept_bytes_max: int) -> None:
+        self._kept_bytes_max = kept_bytes_max
+        self._buffers: list[np.ndarray] = []
+
+    @property
+    def kept_bytes(self) -> int:
+        return sum(map(len, self._buffers))
+
+    def take(self, size_bytes: int) -> np.ndarray:
+        """Return a buffer of at least `size_bytes` with undefined content: the smallest free one that is large enough,
+        or a new buffer. Raises MemoryError."""
+        if size_bytes < BUFFER_BYTES_MIN:
+            return np.empty(size_bytes, np.uint8)
+        kept = self._buffers
+        free = [i for i in range(len(kept)) if sys.getrefcount(kept[i]) <= _REFERENCES_OF_A_FREE_BUFFER]
+        fitting = [i for i in free if len(kept[i]) >= size_bytes]
+        if fitting:
+            return kept[min(fitting, key=lambda i: len(kept[i]))]
+        buffer = np.empty(-(-size_bytes // MIB) * MIB, np.uint8)
+        for i in reversed(free):  # smaller ones
+            if self.kept_bytes + len(buffer) > self._kept_bytes_max:
+                del kept[i]
+        if self.kept_bytes + len(buffer) <= self._kept_bytes_max:
+            kept.append(buffer)
+        return buffer

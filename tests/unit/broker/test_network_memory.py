@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sparklog_broker.network.out_queue import GATHERED_BYTES_MAX, OutQueue, ShortFileError
-from sparklog_broker.network.receive_buffers import BUFFER_BYTES_MIN, ReceiveBuffers
+from sparklog_broker.network.receive_buffers import BUFFER_BYTES_MIN, ReceiveBuffers, SharedBuffers
 from sparklog_broker.network.transport import PlainTransport
 
 from sparklog.environment.memory_budget import SMALL_BYTES, MemoryBudget
@@ -112,6 +112,34 @@ def test_a_buffer_in_use_is_not_kept() -> None:
     view.release()
     buffers.give_back(buffer)
     assert buffers.kept_bytes == BUFFER_BYTES_MIN
+
+
+def test_a_shared_buffer_is_taken_again_when_its_last_view_is_gone() -> None:
+    buffers = SharedBuffers(8 * MIB)
+    first = buffers.take(MIB + 1)
+    view = first.data[:10]
+    address = first.ctypes.data
+    del first
+    assert buffers.take(MIB).ctypes.data != address, "the view is in use"
+    part = view[5:]
+    del view
+    assert buffers.take(2 * MIB).ctypes.data != address, "a slice of it is in use"
+    del part
+    assert buffers.take(2 * MIB).ctypes.data == address
+    assert len(buffers.take(BUFFER_BYTES_MIN - 1)) == BUFFER_BYTES_MIN - 1
+
+
+def test_shared_buffers_have_a_limit_and_make_room_for_larger_ones() -> None:
+    buffers = SharedBuffers(4 * MIB)
+    held = [buffers.take(MIB) for _ in range(6)]
+    assert buffers.kept_bytes == 4 * MIB
+    del held
+    large = buffers.take(3 * MIB)
+    assert buffers.kept_bytes == 4 * MIB
+    address = large.ctypes.data
+    assert len(buffers.take(5 * MIB)) == 5 * MIB and buffers.kept_bytes == 3 * MIB
+    del large
+    assert buffers.take(MIB).ctypes.data == address, "the smallest free one that is large enough"
 
 
 def test_small_buffers_and_too_many_are_not_kept() -> None:

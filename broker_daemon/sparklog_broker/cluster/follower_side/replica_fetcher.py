@@ -119,7 +119,7 @@ class ReplicaFetcher:
         self._forgotten: dict[TopicPartition, None] = {}
         self._delivered: set[TopicPartition] = set()
         """Partitions whose last answer is not applied yet."""
-        self._polling: asyncio.Task[tuple[ReplicaFetchResponse, bytes]] | None = None
+        self._polling: asyncio.Task[tuple[ReplicaFetchResponse, memoryview]] | None = None
         self._is_cancelled = False
         self._restless_until_ms = 0
         self._session_id = 0
@@ -249,7 +249,7 @@ class ReplicaFetcher:
                 later = Fetch(fetch.number, fetch.leader, fetch.leader_epoch, fetch.fetch_offset, now_ms + wait_ms)
                 self._due[key] = following, later
 
-    async def _poll(self, request: ReplicaFetchRequest) -> tuple[ReplicaFetchResponse, bytes]:
+    async def _poll(self, request: ReplicaFetchRequest) -> tuple[ReplicaFetchResponse, memoryview]:
         """Send a request, and return the reply and its payload. Raises InvalidFetchSessionError if a new partition
         interrupts it, and the errors of `Peer.request`."""
         timeout_s = request.max_wait_ms / 1_000 + ANSWER_S
@@ -288,12 +288,11 @@ class ReplicaFetcher:
             following.follower.copied_to,
         )
 
-    def _take(self, results: list[ReplicaFetchResult], payload: bytes) -> None:
-        view = memoryview(payload)
+    def _take(self, results: list[ReplicaFetchResult], payload: memoryview) -> None:
         arrived: list[FetchEvent] = []
         position = 0
         for result in results:
-            piece = view[position : position + result.length_bytes]
+            piece = payload[position : position + result.length_bytes]
             position += result.length_bytes
             armed = self._armed.pop(TopicPartition(result.topic, result.partition), None)
             if armed is not None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 from sparklog_broker.cluster.broker_peers import BrokerPeers
+from sparklog_broker.cluster.peer_connection import PeerConnection, PlainConnect
 from sparklog_broker.cluster.peers import Peer
 from sparklog_broker.cluster.secure_connect import LONGEST_WAIT_S, RENEWED_AFTER, due_after_s
 
@@ -23,9 +24,15 @@ from sparklog.errors import (
 )
 from sparklog.protocol import frames
 from sparklog.protocol.apis import APIS, Api
-from sparklog.protocol.cluster_messages import ControlledShutdownRequest, ControlledShutdownResponse
+from sparklog.protocol.cluster_messages import (
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    ReplicaFetchRequest,
+    ReplicaFetchResponse,
+)
 from sparklog.protocol.codec import encode
 from sparklog.protocol.messages import ApiRange, ErrorBody, HandshakeResponse
+from sparklog.settings import MIB
 
 ASKED = ControlledShutdownRequest(1, 17)
 Answer = Callable[[frames.RequestPrefix], bytes]
@@ -70,7 +77,7 @@ async def play(answers: list[Answer], scene: Callable[[Peer], Awaitable[None]], 
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    peer = Peer(f"127.0.0.1:{port}")
+    peer = Peer(f"127.0.0.1:{port}", PlainConnect())
     try:
         await scene(peer)
     finally:
@@ -97,6 +104,42 @@ def test_one_connection_serves_many_requests_also_at_once() -> None:
         assert await asyncio.gather(*(ask(peer) for _ in range(4))) == [3] * 4
 
     assert asyncio.run(play([good] * 5, scene)) == 1
+
+
+def test_payloads_are_whole_and_their_memory_is_not_shared_while_they_are_in_use() -> None:
+    sizes = [3 * MIB, 100, 0, 2 * MIB, 3 * MIB]
+
+    def filled(number: int) -> Answer:
+        def answer(prefix: frames.RequestPrefix) -> bytes:
+            header = encode(ReplicaFetchResponse(number, []))
+            size = sizes[number]
+            head = frames.encode_response(prefix.api, 0, prefix.correlation_id, header, size)
+            return head + bytes([number + 1]) * size
+
+        return answer
+
+    async def scene(peer: Peer) -> None:
+        request = ReplicaFetchRequest(1, 17, 0, 1, 0, 0, [])
+        payloads = []
+        for number, size in enumerate(sizes):
+            answer, payload = await peer.request(Api.REPLICA_FETCH, request, ReplicaFetchResponse, timeout_s=60)
+            assert (answer.session_id, len(payload)) == (number, size)
+            payloads.append(payload)
+        assert all(set(payload) <= {number + 1} for number, payload in enumerate(payloads))
+
+    assert asyncio.run(play([filled(number) for number in range(len(sizes))], scene)) == 1
+
+
+def test_a_request_that_waits_ends_with_the_connection() -> None:
+    async def scene(peer: Peer) -> None:
+        asking = asyncio.ensure_future(ask(peer))
+        while peer._connection is None or not peer._connection._exchange.pending:
+            await asyncio.sleep(0)
+        peer.close()
+        with pytest.raises(BrokerNotAvailableError):
+            await asking
+
+    asyncio.run(play([good], scene))
 
 
 def test_an_error_leaves_the_connection_open() -> None:
@@ -135,7 +178,7 @@ def test_after_any_failure_the_next_request_has_a_connection_of_its_own(
 def test_a_port_without_a_listener() -> None:
     async def scene() -> None:
         with pytest.raises(BrokerNotAvailableError, match="no connection to the broker at 127"):
-            await ask(Peer("127.0.0.1:1"))
+            await ask(Peer("127.0.0.1:1", PlainConnect()))
 
     asyncio.run(scene())
 
@@ -172,7 +215,9 @@ def test_a_session_is_ended_early_enough_for_the_longest_wait() -> None:
 def test_a_broker_without_an_address_is_unreachable() -> None:
     async def scene() -> None:
         with pytest.raises(BrokerNotAvailableError, match="is not registered"):
-            await Peer("").request(Api.CONTROLLED_SHUTDOWN, ASKED, ControlledShutdownResponse, timeout_s=30)
+            await Peer("", PlainConnect()).request(
+                Api.CONTROLLED_SHUTDOWN, ASKED, ControlledShutdownResponse, timeout_s=30
+            )
 
     asyncio.run(scene())
 
@@ -181,7 +226,7 @@ def test_a_broker_without_an_address_is_unreachable() -> None:
 def test_brokers_are_reached_by_either_kind_of_address(host: str, address: str) -> None:
     asked: list[tuple[str, int]] = []
 
-    async def connect(to: str, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect(to: str, port: int) -> PeerConnection:
         asked.append((to, port))
         raise ConnectionRefusedError
 

@@ -6,14 +6,14 @@ import asyncio
 import socket
 
 import pytest
+from sparklog_broker.cluster.peer_connection import PeerConnection, PlainConnect
 from sparklog_broker.cluster.probe import ATTEMPTS, is_reachable
-from sparklog_broker.cluster.stream_exchange import Streams
 
 from tests.support.ports import free_port
 
 
 def probe(address: str) -> bool:
-    return asyncio.run(is_reachable(asyncio.open_connection, address))
+    return asyncio.run(is_reachable(PlainConnect(), address))
 
 
 def test_a_stopped_process_is_reachable() -> None:
@@ -33,7 +33,7 @@ class Attempts:
         self.ends = list(ends)
         self.count = 0
 
-    async def connect(self, host: str, port: int) -> Streams:
+    async def connect(self, host: str, port: int) -> PeerConnection:
         end = self.ends[self.count]
         self.count += 1
         if end is None:
