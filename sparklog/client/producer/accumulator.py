@@ -123,6 +123,8 @@ class Accumulator:
         """Raise a copy of `refusal` if it is set: ClosedError, or the reason why a transactional producer cannot send
         now."""
         if self.refusal is not None:
+            if self.session is not None and self.refusal is self.session.error:
+                self.session.is_error_raised = True
             raise type(self.refusal)(str(self.refusal)) from self.refusal.__cause__
 
     def close(self, reason: str) -> None:
@@ -295,6 +297,11 @@ class Accumulator:
             unseen = [d.error for d in self.failed if not d.seen]
             self.failed.clear()
         return unseen[0] if unseen else None
+
+    @property
+    def is_failure_raised(self) -> bool:
+        """True if the session has failed, and a call of the application has raised the failure."""
+        return self.session is not None and self.session.is_error_raised
 
     # -- sender's side
 

@@ -501,7 +501,8 @@ class Producer:
             timeout_s: The longest wait in seconds. None: until every record has its outcome.
 
         Raises:
-            SparklogError: The first failure since the last flush whose future the application never looked at.
+            SparklogError: The first failure since the last flush whose future the application never looked at. The
+                failure of a transaction that an earlier call has raised is not raised again.
             RequestTimedOutError: Not everything was acknowledged within `timeout_s`.
         """
         self._core.close(timeout_s)

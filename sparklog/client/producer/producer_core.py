@@ -82,6 +82,7 @@ class ProducerCore:
         if self.accumulator.closing:
             return
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        is_failure_raised = self.accumulator.is_failure_raised
 
         def remaining_s() -> float | None:
             return None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -89,7 +90,10 @@ class ProducerCore:
         try:
             self._abort_open(remaining_s())
             self.accumulator.close("the producer is closed")
-            self.flush(remaining_s())
+            if is_failure_raised:
+                self.wait_for_outcomes(remaining_s())
+            else:
+                self.flush(remaining_s())
         finally:
             self.accumulator.close("the producer is closed")
             remaining = remaining_s()

@@ -231,13 +231,15 @@ class WriteSession:
     `transactional_id` is given.
 
     In a transaction the first failure (`error`) fails everything that follows, because only the coordinator raises the
-    epoch. `is_used`: True if a batch was taken for a request, or offsets were added to the transaction.
+    epoch. `is_error_raised`: True if a call of the application has raised it. `is_used`: True if a batch was taken for
+    a request, or offsets were added to the transaction.
     """
 
-    __slots__ = ("error", "identity", "is_used", "transactional_id")
+    __slots__ = ("error", "identity", "is_error_raised", "is_used", "transactional_id")
 
     def __init__(self, identity: ProducerIdAndEpoch | None = None, transactional_id: str | None = None) -> None:
         self.identity = identity
         self.transactional_id = transactional_id
         self.error: SparklogError | None = None
+        self.is_error_raised = False
         self.is_used = False

@@ -7,7 +7,8 @@ transaction is open.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from sparklog.client.group.group_offsets import Offsets, as_committed
@@ -79,14 +80,18 @@ class Transactions:
 
     def begin(self) -> None:
         """Begin a transaction, to which all later records belong."""
-        self._session = WriteSession(self.state.begin(), self.state.transactional_id)
+        self._learn_failure()
+        with self._raising():
+            identity = self.state.begin()
+        self._session = WriteSession(identity, self.state.transactional_id)
         self._accumulator.begin_session(self._session)
 
     def send_offsets(self, offsets: Offsets, group: GroupMetadata | str) -> None:
         """Add a group's offsets to the transaction; they are committed only with it. A malformed offset or group fails
         the call, not the transaction."""
         self._learn_failure()
-        self.state.check_open()
+        with self._raising():
+            self.state.check_open()
         member = GroupMetadata(group) if isinstance(group, str) else group
         if not isinstance(member, GroupMetadata):
             raise InvalidRequestError(
@@ -117,12 +122,13 @@ class Transactions:
 
     def commit(self) -> None:
         """Store everything and commit the transaction, or raise an error."""
-        self._learn_failure()
-        if self.state.state is State.IN_TRANSACTION:
-            self._flush_all()
-        self._raise_failure()
-        self.state.begin_commit()
-        self._end(commit=True)
+        with self._raising():
+            self._learn_failure()
+            if self.state.state is State.IN_TRANSACTION:
+                self._flush_all()
+            self._raise_failure()
+            self.state.begin_commit()
+            self._end(commit=True)
 
     def _flush_all(self) -> None:
         self._refuse("the transaction is being committed")
@@ -156,7 +162,8 @@ class Transactions:
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._learn_failure()
-        self.state.begin_abort()
+        with self._raising():
+            self.state.begin_abort()
         self._accumulator.fail_session(TransactionAbortedError("the producer has aborted the transaction"))
         self._wait_for_outcomes(timeout_s)
         self._end(commit=False, deadline=deadline)
@@ -205,6 +212,18 @@ class Transactions:
         error = self._session.error
         if isinstance(error, SparklogError):
             self.state.write_failed(error)
+
+    @contextmanager
+    def _raising(self) -> Iterator[None]:
+        """Note that the application has seen the session's failure if the block raises it, or an error with this
+        cause."""
+        try:
+            yield
+        except SparklogError as e:
+            is_wrong_call = isinstance(e, InvalidTxnStateError) and e.__cause__ is None
+            if self._session.error is not None and not is_wrong_call:
+                self._session.is_error_raised = True
+            raise
 
     def _refuse(self, hint: str) -> None:
         self._accumulator.refuse(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -248,6 +249,42 @@ def test_a_fenced_producer_is_done_for(fake: FakeBroker, api: Api) -> None:
         with pytest.raises(ProducerFencedError):
             call()
     p.close()
+
+
+CALLS_THAT_RAISE: list[Callable[[Producer], object]] = [
+    lambda p: p.commit_transaction(),
+    lambda p: p.abort_transaction(),
+    lambda p: p.begin_transaction(),
+    lambda p: p.send_offsets_to_transaction({TopicPartition("events", 0): 1}, "group"),
+    lambda p: p.send("events", b"b"),
+]
+
+
+@pytest.mark.parametrize("call", CALLS_THAT_RAISE)
+def test_closing_does_not_raise_the_failure_of_a_transaction_again(
+    call: Callable[[Producer], object], fake: FakeBroker
+) -> None:
+    """The sender learns that the producer is fenced before the application's next call does."""
+    fake.hook = failing(Api.PRODUCE, ProducerFencedError.code)
+    p = producer(fake)
+    p.init_transactions()
+    p.begin_transaction()
+    p.send("events", b"a")
+    p._core._wait(30)
+    with pytest.raises(ProducerFencedError):
+        call(p)
+    p.close()
+
+
+def test_closing_raises_the_failure_of_a_transaction_that_no_call_has_raised(fake: FakeBroker) -> None:
+    fake.hook = failing(Api.PRODUCE, ProducerFencedError.code)
+    p = producer(fake)
+    p.init_transactions()
+    p.begin_transaction()
+    p.send("events", b"a")
+    p._core._wait(30)
+    with pytest.raises(ProducerFencedError):
+        p.close()
 
 
 def test_a_transaction_that_timed_out_is_aborted_and_the_next_one_goes_on(fake: FakeBroker) -> None:
