@@ -1,25 +1,23 @@
 """Assertions about streams: rows that arrive once and in order, conditions that become true, and rows that are equal.
 
-Rows are dicts. A PyArrow table, a pandas DataFrame and a DataFrame of Spark stand for their rows.
+Rows are dicts. A PyArrow table, and a DataFrame of pandas, polars or Spark stand for their rows.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Protocol
 
 from sparklog.testing._broker import Duration, duration_ms
+from sparklog.testing._rows import Row, column, comparable, rows_of, shown, shown_pair
 
 ROWS_SHOWN_MAX = 10
-ROWS_ALLOWED = "a list of dicts, an Arrow table, or a DataFrame of pandas, polars or Spark is needed"
 POLL_S = 0.05
 VIRTUAL_POLL_S = 0.25
 POLL_SHARE = 0.02
 """Virtual time between two looks at a condition, as a share of the time before: long waits take few looks."""
-Row = Mapping[str, Any]
 Key = str | Sequence[str] | Callable[[Row], Any]
 
 
@@ -37,7 +35,8 @@ def exactly_once(inputs: Any, outputs: Any, *, key: Key) -> None:
     Args:
         inputs: The rows that went in.
         outputs: The rows that came out.
-        key: The column, the columns, or a function of a row, that inputs and outputs have in common.
+        key: The column, the columns, or a function of a row, that inputs and outputs have in common. `who.id` is a
+            field of a struct.
 
     Raises:
         AssertionError: Keys are missing, repeated or unexpected. The message has the first of each.
@@ -50,12 +49,13 @@ def exactly_once(inputs: Any, outputs: Any, *, key: Key) -> None:
     """
     __tracebackhide__ = True
     key_of = _key_function(key)
-    expected = Counter(key_of(row) for row in rows_of(inputs))
-    actual = Counter(key_of(row) for row in rows_of(outputs))
+    raw = [[key_of(row) for row in rows_of(data)] for data in (outputs, inputs)]
+    names = {comparable(key): key for keys in raw for key in keys}
+    actual, expected = (Counter(map(comparable, keys)) for keys in raw)
     problems = [
-        *_listed("missing", expected - actual),
-        *_listed("more than once", [key for key in actual - expected if key in expected]),
-        *_listed("without an input", [key for key in actual if key not in expected]),
+        *_listed("missing", [names[key] for key in expected - actual]),
+        *_listed("more than once", [names[key] for key in actual - expected if key in expected]),
+        *_listed("without an input", [names[key] for key in actual if key not in expected]),
     ]
     if problems:
         lines = "\n".join(problems)
@@ -83,16 +83,16 @@ def in_order(rows: Any, *, by: Key, key: Key | None = None) -> None:
     """
     __tracebackhide__ = True
     order_of, key_of = _key_function(by), _key_function(key) if key is not None else lambda _: None
-    newest: dict[Any, tuple[int, Any]] = {}
+    newest: dict[Hashable, tuple[int, Any]] = {}
     for place, row in enumerate(rows_of(rows)):
         group, value = key_of(row), order_of(row)
-        before = newest.get(group)
+        before = newest.get(comparable(group))
         if before is not None and not _follows(value, before[1]):
-            among = "" if key is None else f" of key {group!r}"
+            among = "" if key is None else f" of key {shown(group)}"
             raise AssertionError(
-                f"not in order{among}: row {place} has {value!r}, and row {before[0]} has {before[1]!r}"
+                f"not in order{among}: row {place} has {shown(value)}, and row {before[0]} has {shown(before[1])}"
             )
-        newest[group] = place, value
+        newest[comparable(group)] = place, value
 
 
 def eventually(condition: Callable[[], Any], *, within: Duration, sim: VirtualTime | None = None) -> Any:
@@ -109,6 +109,8 @@ def eventually(condition: Callable[[], Any], *, within: Duration, sim: VirtualTi
 
     Raises:
         AssertionError: The condition is still false. The message has its last value or its last AssertionError.
+        TypeError: The condition is no function, or `sim` no simulation.
+        ValueError: The wait is no duration.
 
     Example:
         ```python
@@ -116,6 +118,10 @@ def eventually(condition: Callable[[], Any], *, within: Duration, sim: VirtualTi
         ```
     """
     __tracebackhide__ = True
+    if not callable(condition):
+        raise TypeError(f"condition = {condition!r}: a function is needed, such as lambda: len(rows('out')) == 3")
+    if sim is not None and not hasattr(sim, "advance"):
+        raise TypeError(f"sim = {sim!r}: the fixture `sim` is needed, or None for real time")
     remaining_s = duration_ms(within) / 1000
     end_s, waited_s = time.monotonic() + remaining_s, 0.0
     while True:
@@ -163,37 +169,14 @@ def same_rows(actual: Any, expected: Any, *, key: Key | None = None, ordered: bo
     __tracebackhide__ = True
     here, expected_rows = rows_of(actual), rows_of(expected)
     problems = _differences(here, expected_rows, None if key is None else _key_function(key))
-    if not problems and ordered and here != expected_rows:
-        place = next(i for i, pair in enumerate(zip(here, expected_rows, strict=True)) if pair[0] != pair[1])
-        problems = [f"  the same rows in another order, from row {place} on: {here[place]}"]
+    if not problems and ordered:
+        pairs = zip(map(comparable, here), map(comparable, expected_rows), strict=True)
+        place = next((number for number, (one, other) in enumerate(pairs) if one != other), None)
+        if place is not None:
+            problems = [f"  the same rows in another order, from row {place} on: {shown(here[place])}"]
     if problems:
         lines = "\n".join(problems)
         raise AssertionError(f"rows differ: {len(here)} actual, {len(expected_rows)} expected\n{lines}")
-
-
-def rows_of(data: Any) -> list[dict[str, Any]]:
-    """Return the rows of a table, a DataFrame or an iterable of dicts."""
-    columns_or_one_row = isinstance(data, Mapping | str | bytes)
-    if columns_or_one_row or not (hasattr(data, "toArrow") or hasattr(data, "__iter__") or hasattr(data, "to_pylist")):
-        raise TypeError(f"{data!r} are no rows: {ROWS_ALLOWED}")
-    if hasattr(data, "toArrow"):  # Spark
-        data = data.toArrow()
-    if hasattr(data, "to_pylist"):  # PyArrow
-        data = data.to_pylist()
-    elif hasattr(data, "to_dict"):  # pandas
-        data = data.to_dict("records")
-    elif hasattr(data, "to_dicts"):  # polars
-        data = data.to_dicts()
-    return [_row(row) for row in data]
-
-
-def _row(row: Any) -> dict[str, Any]:
-    """Return a row as a dict. Raises TypeError."""
-    if hasattr(row, "asDict"):  # Spark
-        return dict(row.asDict(recursive=True))
-    if not isinstance(row, Mapping):
-        raise TypeError(f"{row!r} is no row: {ROWS_ALLOWED}")
-    return dict(row)
 
 
 def _key_function(key: Key) -> Callable[[Row], Any]:
@@ -204,68 +187,61 @@ def _key_function(key: Key) -> Callable[[Row], Any]:
     if not names or not all(isinstance(name, str) for name in names):
         raise TypeError(f"{key!r} is no key: name a column, a list of columns, or give a function of a row")
     if isinstance(key, str):
-        return lambda row: _hashable(_column(row, key))
-    return lambda row: tuple(_hashable(_column(row, name)) for name in key)
-
-
-def _column(row: Row, name: str) -> Any:
-    if name not in row:
-        raise AssertionError(f"no column {name!r} in the row {dict(row)}: it has {', '.join(row)}")
-    return row[name]
-
-
-def _hashable(value: Any) -> Any:
-    """Return the value, or for lists and dicts a text that is equal for equal values."""
-    return value if value.__hash__ is not None else json.dumps(value, sort_keys=True, default=repr)
+        return lambda row: column(row, key)
+    return lambda row: tuple(column(row, name) for name in key)
 
 
 def _differences(actual: Sequence[Row], expected: Sequence[Row], key_of: Callable[[Row], Any] | None) -> list[str]:
-    if key_of is not None:
-        by_key, expected_by_key = _paired(actual, key_of), _paired(expected, key_of)
-        lines = [
-            f"  key {key!r}: {name} is {by_key[key].get(name)!r}, expected {row.get(name)!r}"
-            for key, row in expected_by_key.items()
-            if key in by_key
-            for name in {**row, **by_key[key]}
-            if by_key[key].get(name) != row.get(name) or (name in row) != (name in by_key[key])
-        ]
-        actual = [row for key, row in by_key.items() if key not in expected_by_key]
-        expected = [row for key, row in expected_by_key.items() if key not in by_key]
-        return [*_shortened(lines), *_only("only in actual", actual), *_only("only in expected", expected)]
-    surplus, missing = _unpaired(actual, expected)
-    return [*_only("only in actual", surplus), *_only("only in expected", missing)]
+    if key_of is None:
+        counts = [Counter(map(comparable, rows)) for rows in (actual, expected)]
+        surplus = _first_of_each(actual, counts[0] - counts[1])
+        missing = _first_of_each(expected, counts[1] - counts[0])
+        return [*_only("only in actual", surplus), *_only("only in expected", missing)]
+    by_key, expected_by_key = _paired(actual, key_of), _paired(expected, key_of)
+    lines = [
+        f"  key {shown(key_of(row))}: {line}"
+        for key, row in expected_by_key.items()
+        if key in by_key
+        for line in _changed_columns(by_key[key], row)
+    ]
+    actual = [row for key, row in by_key.items() if key not in expected_by_key]
+    expected = [row for key, row in expected_by_key.items() if key not in by_key]
+    return [*_shortened(lines), *_only("only in actual", actual), *_only("only in expected", expected)]
 
 
-def _unpaired(actual: Sequence[Row], expected: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Return the rows of each side that have no equal row on the other side. Rows with equal texts are paired first,
-    because comparing each row with each is slow."""
-    surplus, missing = list(actual), list(expected)
-    by_text = Counter(map(repr, missing)) & Counter(map(repr, surplus))
-    for rows in (surplus, missing):
-        paired = by_text.copy()
-        rows[:] = [row for row in rows if not _taken(paired, repr(row))]
-    for row in list(surplus):
-        if row in missing:
-            surplus.remove(row)
-            missing.remove(row)
-    return surplus, missing
+def _changed_columns(actual: Row, expected: Row) -> Iterable[str]:
+    """Describe the columns in which two rows differ."""
+    for name in {**expected, **actual}:
+        if name not in actual:
+            yield f"{name} is absent, expected {shown(expected[name])}"
+        elif name not in expected:
+            yield f"{name} is {shown(actual[name])}, expected no such column"
+        elif comparable(actual[name]) != comparable(expected[name]):
+            yield "{} is {}, expected {}".format(name, *shown_pair(actual[name], expected[name]))
 
 
-def _taken(paired: Counter[str], text: str) -> bool:
-    """Take one of the counted texts. Returns False if none is left."""
-    if paired[text] == 0:
+def _first_of_each(rows: Iterable[Row], counts: Counter[Hashable]) -> list[Row]:
+    """Return as many of the equal rows as are counted."""
+    return [row for row in rows if _taken(counts, comparable(row))] if counts else []
+
+
+def _taken(counts: Counter[Hashable], key: Hashable) -> bool:
+    """Take one of the counted keys. Returns False if none is left."""
+    if counts[key] == 0:
         return False
-    paired[text] -= 1
+    counts[key] -= 1
     return True
 
 
-def _paired(rows: Sequence[Row], key_of: Callable[[Row], Any]) -> dict[Any, Row]:
+def _paired(rows: Sequence[Row], key_of: Callable[[Row], Any]) -> dict[Hashable, Row]:
     """Return the rows by key. Raises AssertionError if a key is repeated."""
-    by_key: dict[Any, Row] = {}
+    by_key: dict[Hashable, Row] = {}
     for row in rows:
-        key = key_of(row)
+        key = comparable(key_of(row))
         if key in by_key:
-            raise AssertionError(f"two rows have the key {key!r}: {dict(by_key[key])} and {dict(row)}")
+            raise AssertionError(
+                f"two rows have the key {shown(key_of(row))}: {shown(dict(by_key[key]))} and {shown(dict(row))}"
+            )
         by_key[key] = row
     return by_key
 
@@ -282,11 +258,11 @@ def _listed(title: str, keys: Iterable[Any]) -> list[str]:
     chosen = list(keys)
     if not chosen:
         return []
-    return [f"  {title} ({len(chosen)}): {', '.join(_shortened([repr(key) for key in chosen]))}"]
+    return [f"  {title} ({len(chosen)}): {', '.join(_shortened([shown(key) for key in chosen]))}"]
 
 
 def _only(title: str, rows: Iterable[Row]) -> list[str]:
-    return _shortened([f"  {title}: {dict(row)}" for row in rows])
+    return _shortened([f"  {title}: {shown(dict(row))}" for row in rows])
 
 
 def _shortened(lines: list[str]) -> list[str]:

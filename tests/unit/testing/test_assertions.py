@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from typing import Any
 
+import numpy as np
+import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -125,3 +129,101 @@ def test_the_difference_of_rows() -> None:
 def test_long_differences_are_shortened() -> None:
     with pytest.raises(AssertionError, match="… and 90 more"):
         same_rows([{"n": n} for n in range(100)], [])
+
+
+NAN = float("nan")
+UTC_10 = dt.datetime(2026, 1, 1, 10, tzinfo=dt.UTC)
+SAME_AT_11 = UTC_10.astimezone(dt.timezone(dt.timedelta(hours=1)))
+EQUAL = {
+    "NaN": (NAN, float("-nan")),
+    "NaN in a list": ([1.0, NAN], [1.0, float("-nan")]),
+    "NaN in a dict": ({"a": {"b": NAN}}, {"a": {"b": float("-nan")}}),
+    "None": (None, None),
+    "list and tuple": ([1, [2]], (1, (2,))),
+    "NumPy array": (np.array([1, 2]), [1, 2]),
+    "dicts of mixed keys": ({1: 2, "a": 3}, {"a": 3, 1: 2}),
+    "times of two zones": ([UTC_10], [SAME_AT_11]),
+    "set": ({1, 2}, {2, 1}),
+}
+
+
+@for_each("name", list(EQUAL))
+def test_equal_values(name: str) -> None:
+    one, other = EQUAL[name]
+    here, expected = [{"id": 1, "x": one}], [{"id": 1, "x": other}]
+    exactly_once(here, expected, key="x")
+    exactly_once(here, expected, key=["id", "x"])
+    exactly_once(here, expected, key=lambda row: row["x"])
+    same_rows(here, expected, ordered=True)
+    same_rows(here, expected, key="id")
+    with pytest.raises(AssertionError, match=r"key 1: x is .*, expected 5"):
+        same_rows(here, [{"id": 1, "x": 5}], key="id")
+
+
+def test_rows_of_frames() -> None:
+    expected = [{"id": 1, "tags": ["a"]}, {"id": None, "tags": None}]
+    frames = [
+        pd.DataFrame({"id": [1, None], "tags": [np.array(["a"]), None]}),
+        pd.DataFrame({"id": pd.array([1, None], dtype="Int64"), "tags": [["a"], None]}),
+        pl.DataFrame({"id": [1, None], "tags": [["a"], None]}),
+        pa.table({"id": [1, None], "tags": [["a"], None]}),
+        pa.table({"id": [1, None], "tags": [["a"], None]}).to_reader(),
+        iter(expected),
+    ]
+    for frame in frames:
+        same_rows(frame, expected, ordered=True)
+    times = pd.DataFrame({"at": [pd.Timestamp(UTC_10), None]})
+    same_rows(times, [{"at": UTC_10}, {"at": None}])
+
+
+def test_maps_are_dicts() -> None:
+    kind = pa.map_(pa.string(), pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.int32()))])))
+    column = pa.array([[("k", [{"m": [("x", 1)]}, None])], [], None, [("k", None)]], kind)
+    same_rows(
+        pa.table({"m": column}),
+        [{"m": {"k": [{"m": {"x": 1}}, None]}}, {"m": {}}, {"m": None}, {"m": {"k": None}}],
+        ordered=True,
+    )
+    repeated = pa.array([[("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int32()))
+    same_rows(pa.table({"m": repeated}), [{"m": [("k", 1), ("k", 2)]}])
+
+
+@for_each("frame", [pd.DataFrame([[1, 2]], columns=["a", "a"]), pa.table([[1], [2]], names=["a", "a"])])
+def test_two_columns_of_one_name_are_refused(frame: Any) -> None:
+    with pytest.raises(TypeError, match="two columns have the name a"):
+        same_rows(frame, [{"a": 1}])
+
+
+def test_a_key_inside_a_struct() -> None:
+    rows = [{"who": {"id": 1}}, {"who": {"id": 2}}]
+    exactly_once(rows, rows[::-1], key="who.id")
+    in_order(rows, by="who.id")
+    with pytest.raises(AssertionError, match=r"no column 'who\.name'"):
+        exactly_once(rows, rows, key="who.name")
+
+
+def test_lists_are_in_the_order_of_their_elements() -> None:
+    in_order([{"at": [1, 2]}, {"at": [1, 10]}], by="at")
+
+
+def test_an_absent_column_is_named_as_absent() -> None:
+    with pytest.raises(AssertionError, match="key 1: n is absent, expected None"):
+        same_rows([{"id": 1}], [{"id": 1, "n": None}], key="id")
+    with pytest.raises(AssertionError, match="key 1: n is None, expected no such column"):
+        same_rows([{"id": 1, "n": None}], [{"id": 1}], key="id")
+
+
+def test_long_values_are_shortened_near_their_difference() -> None:
+    one, other = "x" * 10_000 + "a" + "y" * 10_000, "x" * 10_000 + "b" + "y" * 10_000
+    with pytest.raises(AssertionError) as raised:
+        same_rows([{"id": 1, "v": one}], [{"id": 1, "v": other}], key="id")
+    text = str(raised.value)
+    assert len(text) < 1_000
+    assert "xa" in text
+    assert "xb" in text
+
+
+@for_each("condition, sim, text", [(None, None, "condition = None"), (lambda: 1, 5, "sim = 5")])
+def test_a_wait_names_the_wrong_argument(condition: Any, sim: Any, text: str) -> None:
+    with pytest.raises(TypeError, match=text):
+        eventually(condition, within=1, sim=sim)
