@@ -3,44 +3,32 @@
 A case is a Parquet file: the topic's columns, then `_partition` and `_timestamp`. The rows are in the order of their
 times, and the rows of a partition in the order of their offsets. The file's metadata have the topic's definition.
 
-Masks are pseudonyms. The same value gets the same pseudonym in all columns, cases and runs with the same key, and no
-value can be found from a pseudonym without the key:
-
-| type | pseudonym |
-|---|---|
-| text | `m-` and 16 hexadecimal digits |
-| bytes | 8 bytes |
-| whole number | a number of the same type, not negative |
-| timestamp, date | moved into the past by a time that all moments of all cases share: order and distances stay |
-
-`who.email` is a field of the struct `who`. In an envelope topic a name that is no column is a field of the JSON objects
-in `value`, there too with a path.
+Masks are pseudonyms; `_masks` has their rules.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import math
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sparklog.client.admin.admin import Admin
 from sparklog.client.reading.read_table import read_table
 from sparklog.errors import InvalidRequestError
+from sparklog.format.decoders import json_decoder
 from sparklog.security.profiles import profile_directory
+from sparklog.testing._masks import PARTITION, masked
 from sparklog.units import parse_duration_ms
 
 if TYPE_CHECKING:
@@ -48,11 +36,20 @@ if TYPE_CHECKING:
 
 ROWS_MAX = 10_000
 METADATA = b"sparklog.case"
-PARTITION, TIMESTAMP = "_partition", "_timestamp"
+TIMESTAMP, TYPED = "_timestamp", "typed"
 KEY_FILE = "mask.key"
 KEY_BYTES = 32
-_DAY_US = 86_400_000_000
-_SHIFT_DAYS_MAX = 3_650
+
+
+class _Definition(msgspec.Struct, forbid_unknown_fields=True):
+    """The definition of a case's topic, in the metadata of the file."""
+
+    topic: str
+    kind: str
+    partitions: Annotated[int, msgspec.Meta(ge=1)]
+    key_columns: list[str]
+    timestamp_column: str | None
+    masked: list[str]
 
 
 def record(
@@ -83,13 +80,19 @@ def record(
 
     Raises:
         InvalidRequestError: The age is no duration; a column to mask does not exist, or has a type without pseudonyms;
-            no value has a field to mask, or a value is no JSON object. Nothing is written then.
+            no value has a field to mask, or a value is no JSON object; the directory cannot be written. Nothing is
+            written then.
         SparklogError: The topic cannot be read.
     """
     if mask_key is not None and not (isinstance(mask_key, bytes) and mask_key):
         raise InvalidRequestError("mask_key: bytes are needed, not empty: pseudonyms without a secret can be reversed")
-    if isinstance(mask, str) or not isinstance(mask, Sequence):
-        raise InvalidRequestError(f"mask = {mask!r}: a list of names is needed, such as [{str(mask)!r}]")
+    if isinstance(mask, str) or not isinstance(mask, Sequence) or not all(isinstance(name, str) for name in mask):
+        example = mask if isinstance(mask, str) else "email"
+        raise InvalidRequestError(f"mask = {mask!r}: a list of names is needed, such as [{example!r}]")
+    try:
+        directory = Path(out)
+    except TypeError as e:
+        raise InvalidRequestError(f"out = {out!r}: a directory is needed, such as 'cases'") from e
     try:
         last_ms = parse_duration_ms(last)
     except (ValueError, AttributeError) as e:
@@ -101,19 +104,22 @@ def record(
     )
     table = _by_time(table).drop_columns(["_topic", "_offset"])
     if mask:
-        table = _masked(table, mask, load_key() if mask_key is None else mask_key, is_typed=description.kind == "typed")
-    definition = {
-        "topic": topic,
-        "kind": description.kind,
-        "partitions": description.partitions,
-        "key_columns": list(description.key_columns),
-        "timestamp_column": description.timestamp_column,
-        "masked": sorted(mask),
-    }
-    directory = Path(out)
-    directory.mkdir(parents=True, exist_ok=True)
+        key = load_key() if mask_key is None else mask_key
+        table = masked(table, mask, key, is_typed=description.kind == TYPED)
+    definition = _Definition(
+        topic=topic,
+        kind=description.kind,
+        partitions=description.partitions,
+        key_columns=list(description.key_columns),
+        timestamp_column=description.timestamp_column,
+        masked=sorted(set(mask)),
+    )
     path = directory / f"{topic}.parquet"
-    pq.write_table(table.replace_schema_metadata({METADATA: json.dumps(definition, sort_keys=True)}), path)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table.replace_schema_metadata({METADATA: msgspec.json.encode(definition, order="sorted")}), path)
+    except OSError as e:
+        raise InvalidRequestError(f"out = {str(out)!r}: a directory is needed that can be written: {e}") from e
     return path
 
 
@@ -141,28 +147,20 @@ def replay(
         InvalidRequestError: The file is no case, or the pace is not above 0.
         SparklogError: The records could not be stored.
     """
-    if speed is not None and (not isinstance(speed, int | float) or not 0 < speed < math.inf):
+    is_pace = isinstance(speed, int | float) and not isinstance(speed, bool) and 0 < speed < math.inf
+    if speed is not None and not is_pace:
         raise InvalidRequestError(
             f"speed = {speed!r}: 1 is the pace of the record, 60 an hour in a minute, None at once"
         )
-    try:
-        with Path(case).open("rb") as file:
-            table = pq.read_table(file)  # of a path it would read directories, and columns from the path's names
-    except (pa.ArrowInvalid, IsADirectoryError) as e:
-        raise InvalidRequestError(f"{case} is no case: write one with `sparklog testing record`") from e
-    definition = (table.schema.metadata or {}).get(METADATA)
-    if definition is None:
-        raise InvalidRequestError(f"{case} is no case: write one with `sparklog testing record`")
-    described: Mapping[str, Any] = json.loads(definition)
+    table, definition = _read_case(case)
     columns = table.drop_columns([PARTITION, TIMESTAMP]).replace_schema_metadata()
-    name = str(described["topic"]) if topic is None else topic
-    is_typed = described["kind"] == "typed"
+    name = definition.topic if topic is None else topic
     broker.create_topic(
         name,
-        columns.schema if is_typed else None,
-        described["partitions"],
-        key_columns=described["key_columns"],
-        timestamp_column=described["timestamp_column"],
+        columns.schema if definition.kind == TYPED else None,
+        definition.partitions,
+        key_columns=definition.key_columns,
+        timestamp_column=definition.timestamp_column,
     )
     partitions = table[PARTITION].to_numpy()
     times_us = np.maximum.accumulate(table[TIMESTAMP].cast(pa.int64()).to_numpy()) if table.num_rows else np.array([])
@@ -175,6 +173,25 @@ def replay(
             here = columns.slice(start, end - start).filter(pa.array(partitions[start:end] == partition))
             broker.produce_table(name, here, partition=int(partition))
     return name
+
+
+def _read_case(case: str | os.PathLike[str]) -> tuple[pa.Table, _Definition]:
+    """Return the records of a case, and the definition of its topic. Raises InvalidRequestError, and OSError if the
+    file cannot be read."""
+    if not isinstance(case, str | os.PathLike):
+        raise InvalidRequestError(f"case = {case!r}: the path of a file is needed, such as 'cases/orders.parquet'")
+    try:
+        with Path(case).open("rb") as file:
+            table = pq.read_table(file)  # of a path it would read directories, and columns from the path's names
+        definition = json_decoder(_Definition).decode((table.schema.metadata or {})[METADATA])
+        partitions, times = table[PARTITION], table[TIMESTAMP]
+        are_times = pa.types.is_timestamp(times.type) and not times.null_count
+        places = partitions.cast(pa.int32()).to_numpy()
+        if not are_times or (len(places) and not 0 <= places.min() <= places.max() < definition.partitions):
+            raise ValueError("partitions or times are wrong")
+    except (KeyError, ValueError, msgspec.MsgspecError, pa.ArrowException, IsADirectoryError) as e:
+        raise InvalidRequestError(f"{case} is no case: write one with `sparklog testing record`") from e
+    return table, definition
 
 
 def load_key() -> bytes:
@@ -209,111 +226,3 @@ def _by_time(table: pa.Table) -> pa.Table:
         chosen = partitions == partition
         at[chosen] = np.maximum.accumulate(times[chosen])
     return table.take(pa.array(np.lexsort((table["_offset"].to_numpy(), partitions, at))))
-
-
-def _masked(table: pa.Table, names: Sequence[str], key: bytes, *, is_typed: bool) -> pa.Table:
-    """Return the table with pseudonyms in the named columns, or fields of JSON. Raises InvalidRequestError."""
-    columns = [name for name in table.column_names if name != PARTITION]
-    fields = []
-    for name in names:
-        head, _, path = (name, "", "") if name in columns else str(name).partition(".")
-        if head in columns:
-            place = table.column_names.index(head)
-            masked = _masked_column(name, table[head], path, key)
-            table = table.set_column(place, table.schema.field(place), masked)
-        elif is_typed:
-            raise InvalidRequestError(f"mask {name!r}: the columns are {', '.join(columns)}")
-        else:
-            fields.append(name)
-    if fields:
-        values = _masked_values(table["value"].to_pylist(), fields, key)
-        table = table.set_column(table.column_names.index("value"), "value", pa.array(values, pa.binary()))
-    return table
-
-
-def _masked_column(name: str, column: pa.ChunkedArray, path: str, key: bytes) -> pa.ChunkedArray:
-    """Return a column with pseudonyms, in a field of its structs if there is a path. Raises InvalidRequestError."""
-    if not path:
-        return _pseudonyms(name, column, key)
-    field, _, rest = path.partition(".")
-    structs = column.combine_chunks()
-    if not pa.types.is_struct(structs.type) or structs.type.get_field_index(field) < 0:
-        raise InvalidRequestError(f"mask {name!r}: {structs.type} has no field {field!r}")
-    children = [structs.field(number) for number in range(structs.type.num_fields)]
-    place = structs.type.get_field_index(field)
-    children[place] = _masked_column(name, pa.chunked_array([children[place]]), rest, key).combine_chunks()
-    masked = pa.StructArray.from_arrays(children, fields=list(structs.type), mask=structs.is_null())
-    return pa.chunked_array([masked])
-
-
-def _pseudonyms(name: str, column: pa.ChunkedArray, key: bytes) -> pa.ChunkedArray:
-    """Return the pseudonyms of a column. Raises InvalidRequestError."""
-    kind = column.type
-    if pa.types.is_timestamp(kind):
-        return pc.subtract(column, pa.scalar(_shift_days(key) * _DAY_US, pa.duration("us"))).cast(kind)
-    if pa.types.is_date32(kind):
-        return pc.subtract(column.cast(pa.int32()), pa.scalar(_shift_days(key), pa.int32())).cast(kind)
-    if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_integer(kind):
-        unique = column.unique()
-        by_value = {value: _pseudonym(value, kind, key) for value in unique.to_pylist()}
-        masked = pa.array([by_value[value] for value in column.to_pylist()], kind)
-        return pa.chunked_array([masked])
-    raise InvalidRequestError(
-        f"mask {name!r}: a column of {kind} has no pseudonyms; texts, bytes, integers and times have"
-    )
-
-
-def _pseudonym(value: Any, kind: pa.DataType, key: bytes) -> Any:
-    if value is None:
-        return None
-    if isinstance(value, int):
-        return int.from_bytes(_digest(str(value).encode(), key)) % 2 ** (kind.bit_width - 1)
-    if isinstance(value, bytes):
-        return _digest(value, key)
-    return f"m-{_digest(value.encode(), key).hex()}"
-
-
-def _masked_values(values: Sequence[bytes | None], fields: Sequence[str], key: bytes) -> list[bytes | None]:
-    """Return JSON objects with pseudonyms in the named fields. Raises InvalidRequestError, also for a field that no
-    value has: its name may be wrong, and its content would not be masked."""
-    absent = set(fields) if any(value is not None for value in values) else set()
-    masked = []
-    for value in values:
-        if value is not None:
-            try:
-                content: dict[str, Any] = msgspec.json.decode(value, type=dict[str, msgspec.Raw])
-                absent -= {name for name in fields if _mask_field(content, name, key)}
-                value = msgspec.json.encode(content)  # the other fields stay as they are, byte by byte
-            except (msgspec.MsgspecError, ValueError, RecursionError) as e:
-                raise InvalidRequestError(
-                    f"mask {', '.join(fields)}: a value of the topic is no JSON object: mask `value` itself"
-                ) from e
-        masked.append(value)
-    if absent:
-        raise InvalidRequestError(f"mask {', '.join(sorted(absent))}: no value has the field; outer.inner is a path")
-    return masked
-
-
-def _mask_field(content: dict[str, Any], path: str, key: bytes) -> bool:
-    """Replace a field by its pseudonym. Returns False if the object has no such field. Raises ValueError if an outer
-    field is no object."""
-    if path in content:
-        field = json.loads(bytes(content[path]))
-        if field is not None:
-            content[path] = msgspec.Raw(msgspec.json.encode(f"m-{_digest(str(field).encode(), key).hex()}"))
-        return True
-    outer, _, inner = path.partition(".")
-    if not inner or outer not in content or bytes(content[outer]) == b"null":
-        return False
-    fields: dict[str, Any] = msgspec.json.decode(content[outer], type=dict[str, msgspec.Raw])
-    is_present = _mask_field(fields, inner, key)
-    content[outer] = msgspec.Raw(msgspec.json.encode(fields))
-    return is_present
-
-
-def _digest(value: bytes, key: bytes) -> bytes:
-    return hashlib.blake2b(value, key=key[:64], digest_size=8).digest()
-
-
-def _shift_days(key: bytes) -> int:
-    return 1 + int.from_bytes(_digest(b"time", key)) % _SHIFT_DAYS_MAX
