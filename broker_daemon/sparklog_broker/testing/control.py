@@ -29,7 +29,7 @@ from sparklog.security.listeners import is_local
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import format_address, parse_address
 from sparklog_broker.network.listening import bind
-from sparklog_broker.testing.faults import Faults, parse_fault
+from sparklog_broker.testing.faults import Faults, parse_fault, refusal_of
 from sparklog_broker.testing.machine import MovedClock, MovedLoop, environment_under_test
 from sparklog_broker.testing.stage import FaultStage
 
@@ -112,7 +112,7 @@ class Control:
         try:
             ms = json_decoder(Advance).decode(body).advance_ms
         except (msgspec.MsgspecError, UnicodeDecodeError) as e:
-            raise InvalidRequestError(f"{body[:200]!r} is no time: {e}") from e
+            raise refusal_of(body, e) from e
         if not 0 <= ms <= ADVANCE_MS_MAX:
             raise InvalidRequestError(f"advance_ms = {ms}: 0 to {ADVANCE_MS_MAX} are allowed")
         broker = self._broker

@@ -13,6 +13,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Iterable
 
 import msgspec
@@ -27,6 +29,16 @@ COMMITS = (Api.OFFSET_COMMIT, Api.TXN_OFFSET_COMMIT, Api.END_TXN, Api.END_SHARED
 UNTOUCHED = frozenset({Api.HANDSHAKE} | {api for api, spec in APIS.items() if spec.is_among_brokers or spec.is_sasl})
 """APIs without faults: the first requests of a connection, and requests among brokers."""
 SECONDS_MAX = 3600.0
+FIELDS = {
+    "fault": "refuse, slow, disconnect, lose_response or full_disk",
+    "api": 'the name of a request, such as "PRODUCE"',
+    "error": 'the name of an error, such as "NOT_LEADER"',
+    "times": "a whole number of requests, or 0 for all",
+    "seconds": f"a number from 0 to {SECONDS_MAX:.0f}",
+    "after_bytes": "a whole number of bytes, from 0",
+    "advance_ms": "a whole number of ms, from 0",
+}
+"""The values that the fields of orders take, for messages."""
 
 
 class _Fault(Struct, forbid_unknown_fields=True, tag_field="fault"):
@@ -77,20 +89,33 @@ def parse_fault(body: bytes) -> Fault:
     try:
         fault: Fault = json_decoder(Fault).decode(body)  # type: ignore[arg-type]
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
-        raise InvalidRequestError(f"{body[:200]!r} is no fault: {e}") from e
+        raise refusal_of(body, e) from e
     if isinstance(fault, FullDisk):
         return fault
     apis_of(fault.api)
     if fault.times < 0:
-        raise InvalidRequestError(f"times = {fault.times}: a number of requests is needed, or 0 for all")
+        raise wrong_field("times", fault.times)
     match fault:
         case Refuse():
             error_of(fault.error)
         case Slow() if not 0 <= fault.seconds <= SECONDS_MAX:
-            raise InvalidRequestError(f"seconds = {fault.seconds}: 0 to {SECONDS_MAX:.0f} are allowed")
+            raise wrong_field("seconds", fault.seconds)
         case Disconnect() if fault.after_bytes < 0:
-            raise InvalidRequestError(f"after_bytes = {fault.after_bytes}: 0 or more are allowed")
+            raise wrong_field("after_bytes", fault.after_bytes)
     return fault
+
+
+def wrong_field(name: str, value: object) -> InvalidRequestError:
+    """Return the error for the value of an order's field."""
+    return InvalidRequestError(f"{name} = {value!r}: {FIELDS[name]} is needed")
+
+
+def refusal_of(body: bytes, error: Exception) -> InvalidRequestError:
+    """Return the error for an order that cannot be decoded. It names the field if its value has the wrong type."""
+    place = re.search(r"`\$\.(\w+)`$", str(error))
+    if place and place[1] in FIELDS:
+        return wrong_field(place[1], msgspec.json.decode(body)[place[1]])
+    return InvalidRequestError(f"{body[:200]!r} is no order: {error}")
 
 
 def apis_of(name: str) -> tuple[Api, ...]:
@@ -100,18 +125,27 @@ def apis_of(name: str) -> tuple[Api, ...]:
         return COMMITS
     api = Api.__members__.get(upper)
     if api is None or api in UNTOUCHED:
-        allowed = ", ".join(sorted(["COMMIT", *(a.name for a in Api if a not in UNTOUCHED)]))
-        raise InvalidRequestError(f"api = {name!r}: the requests that can fail are {allowed}")
+        allowed = sorted(["COMMIT", *(a.name for a in Api if a not in UNTOUCHED)])
+        hint = _nearest(upper, allowed)
+        raise InvalidRequestError(f"api = {name!r}: {hint}the requests that can fail are {', '.join(allowed)}")
     return (api,)
 
 
 def error_of(name: str) -> SparklogError:
-    """Return the error of a name such as NOT_LEADER. Raises InvalidRequestError."""
-    codes = {text: code for code, text in NAMES.items()}
-    code = codes.get(name.upper().removesuffix("_ERROR"))
-    if code is None or code not in ERRORS:
-        raise InvalidRequestError(f"error = {name!r}: the errors are {', '.join(sorted(codes))}")
+    """Return the error of a name such as NOT_LEADER, or NotLeaderError. Raises InvalidRequestError."""
+    codes = {text: code for code, text in NAMES.items() if code in ERRORS}
+    words = name.upper() if name.isupper() or "_" in name else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
+    stem = words.removesuffix("_ERROR")
+    code = codes.get(stem, codes.get(f"{stem}_ERROR"))
+    if code is None:
+        allowed = sorted(codes)
+        raise InvalidRequestError(f"error = {name!r}: {_nearest(words, allowed)}the errors are {', '.join(allowed)}")
     return ERRORS[code](f"{NAMES[code]}, ordered by a test")
+
+
+def _nearest(name: str, allowed: Iterable[str]) -> str:
+    """Return a question for the allowed name that is most like a wrong one; empty without one."""
+    return "".join(f"did you mean {text}? " for text in difflib.get_close_matches(name, list(allowed), n=1))
 
 
 class Faults:
