@@ -105,10 +105,28 @@ def _numbered(role: str, parts: Sequence[P], number: int) -> P:
 def _checked_apps(app: App | Sequence[App]) -> list[App]:
     """Return the programs. Raises TypeError."""
     apps = [app] if callable(app) or not isinstance(app, Sequence) else list(app)
-    for one in apps:
-        if not callable(one):
-            raise TypeError(f"app = {one!r}: a function of the clients is needed, or a list of functions")
+    wrong = [one for one in apps if not callable(one)] if apps else [app]
+    if wrong:
+        raise TypeError(f"app = {wrong[0]!r}: a function of the clients is needed, or a list of functions")
     return apps
+
+
+def _checked_weights(faults: Any) -> dict[str, int]:
+    """Return the named faults with their frequencies. Raises ValueError."""
+    names = [faults] if isinstance(faults, str) else list(faults) if isinstance(faults, Iterable) else [faults]
+    unknown = [name for name in names if name not in FAULTS]
+    if unknown:
+        raise ValueError(f"faults = {faults!r}: a list of {', '.join(FAULTS)} is needed, or () for none")
+    return {name: FAULTS[name] for name in names}
+
+
+def _checked_numbers(brokers: Any, topics: Any) -> None:
+    """Raise ValueError for a wrong number of brokers, and for wrong topics."""
+    if not isinstance(topics, Mapping) or not all(isinstance(name, str) for name in topics):
+        raise ValueError(f"topics = {topics!r}: a dict with the number of partitions of each topic is needed")
+    for name, number in {"brokers": brokers, **{f"topics[{topic!r}]": n for topic, n in topics.items()}}.items():
+        if type(number) is not int or number < 1:
+            raise ValueError(f"{name} = {number!r}: a number from 1 is needed")
 
 
 class Sim:
@@ -163,7 +181,7 @@ class Sim:
         Raises:
             ValueError: A fault has no such name, a number of brokers or partitions is below 1, the seed is no whole
                 number, or a time is negative.
-            TypeError: A program is no function, or an async one.
+            TypeError: A program or `until` is no function, or a program is an async one.
             SparklogError: A program ends with this error again and again, though everything is healed.
             AssertionError: `until` is still false after `within`, or a program has raised it.
             Exception: Another error of a program.
@@ -173,13 +191,10 @@ class Sim:
         if type(seed) is not int:
             raise ValueError(f"seed = {seed!r}: a whole number is needed, so that the run can be repeated")
         faults_s, within_s = duration_ms(seconds) / 1000, duration_ms(within) / 1000
-        weights = {name: FAULTS.get(name, 0) for name in ([faults] if isinstance(faults, str) else faults)}
-        unknown = sorted(set(weights) - set(FAULTS))
-        if unknown:
-            raise ValueError(f"faults {unknown}: the faults of a simulation are {', '.join(FAULTS)}")
-        for name, number in {"brokers": brokers, **{f"topics[{t!r}]": n for t, n in (topics or {}).items()}}.items():
-            if type(number) is not int or number < 1:
-                raise ValueError(f"{name} = {number!r}: a number from 1 is needed")
+        weights = _checked_weights(faults)
+        _checked_numbers(brokers, topics or {})
+        if until is not None and not callable(until):
+            raise TypeError(f"until = {until!r}: a function is needed, such as lambda: len(served) == 10")
         self._begin(seed, brokers, topics or {})
         self._slots = [_Slot(one, number) for number, one in enumerate(apps, 1)]
         for slot in self._slots:
@@ -240,9 +255,11 @@ class Sim:
             This object.
 
         Raises:
-            ValueError: No broker has the number, or no program the name.
+            ValueError: No broker has the number, no program the name, or both are the same host.
         """
         pair = self._host(one), self._host(other)
+        if pair[0] == pair[1]:
+            raise ValueError(f"cut({one!r}, {other!r}): two different hosts are needed")
         self._note(f"{one} and {other} are cut off from one another")
         self._network.cut(*pair)
         self._network.cut(*reversed(pair))
@@ -254,9 +271,12 @@ class Sim:
 
         Returns:
             This object.
+
+        Raises:
+            RuntimeError: Nothing runs.
         """
-        self._later.clear()
         self._network.heal()
+        self._later.clear()
         for slot in self._slots:
             slot.failures = 0
             if slot.life is not None:
@@ -290,7 +310,7 @@ class Sim:
                 slot.life.kill()
         if self._simulation is not None:
             self._simulation.close()
-        self._simulation, self._nodes, self._slots, self._later, self.events = None, [], [], [], []
+        self._simulation, self._net, self._nodes, self._slots, self._later, self.events = None, None, [], [], [], []
         self._is_healed = False
 
     # -- results
@@ -357,7 +377,8 @@ class Sim:
 
     @property
     def _network(self) -> SimNet:
-        assert self._net is not None
+        if self._net is None:
+            raise RuntimeError("nothing runs: call sim.run(app, seed=…) first")
         return self._net
 
     def _begin(self, seed: int, brokers: int, topics: Mapping[str, int]) -> None:

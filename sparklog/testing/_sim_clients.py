@@ -12,13 +12,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from sparklog.client.group.membership import EPOCH_JOIN, MemberConfig, Membership
+from sparklog.client.net import arguments as arg
 from sparklog.client.producer.partitioner import partition_for_key
 from sparklog.errors import (
     FencedMemberEpochError,
     InvalidPartitionsError,
+    InvalidRequestError,
     InvalidTxnStateError,
     RequestTimedOutError,
     SparklogError,
@@ -27,9 +27,7 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
     error_from_code,
 )
-from sparklog.format.batch import assign_producer, encode_batch
-from sparklog.format.schema import ENVELOPE_SCHEMA
-from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
+from sparklog.format.batch import assign_producer
 from sparklog.protocol import group_messages as g
 from sparklog.protocol import transaction_messages as t
 from sparklog.protocol.apis import Api
@@ -43,6 +41,7 @@ from sparklog.protocol.topic_messages import (
 from sparklog.testing._sim_cluster_client import ClusterClient
 from sparklog.testing._sim_programs import Program
 from sparklog.testing._sim_reader import SimReader
+from sparklog.testing._sim_records import SimFuture, all_done, encode
 from sparklog.types import ProducerIdAndEpoch, Record, TopicPartition
 
 REQUEST_S = 3.0
@@ -55,23 +54,8 @@ HEARTBEAT_POLL_S = 0.2
 EPOCH_MS = 1_700_000_000_000
 
 
-class SimFuture:
-    """The outcome of a `send`."""
-
-    def __init__(self, program: Program, task: asyncio.Task[int], tp: TopicPartition) -> None:
-        self._program = program
-        self._task = task
-        self.partition = tp
-        """The partition of the record."""
-
-    def result(self, timeout: float | None = None) -> int:
-        """Return the record's offset. Raises the error of the delivery, and TimeoutError after `timeout` s."""
-        return self._program.wait(_shielded(self._task, timeout))
-
-
-async def _shielded(task: asyncio.Task[int], timeout_s: float | None) -> int:
-    async with asyncio.timeout(timeout_s):
-        return await asyncio.shield(task)
+def _group(argument: str, value: object) -> str:
+    return arg.text(argument, value) or arg.refuse(argument, value, "the name of a group is needed; None: no group")
 
 
 class SimProducer:
@@ -100,6 +84,7 @@ class SimProducer:
         self._turns = itertools.count()
         self._is_open = False
 
+    @arg.takes(topic=arg.name)
     def send(
         self, topic: str, value: bytes | None = None, key: bytes | None = None, partition: int | None = None
     ) -> SimFuture:
@@ -128,7 +113,7 @@ class SimProducer:
     def flush(self) -> None:
         """Wait until all records have an outcome. Raises the first error of a delivery."""
         pending, self._pending = self._pending, []
-        self._clients.program.wait(_all_done(pending))
+        self._clients.program.wait(all_done(pending))
 
     def close(self) -> None:
         """Do as `flush`."""
@@ -219,7 +204,7 @@ class SimProducer:
     async def _deliver(self, tp: TopicPartition, key: bytes | None, value: bytes | None) -> int:
         """Return the offset of a record. Raises the error of the delivery."""
         async with self._locks.setdefault(tp, asyncio.Lock()):
-            payload = _encode(key, value, self._clients.now_ms())
+            payload = encode(key, value, self._clients.now_ms())
             if self._is_idempotent:
                 identity = await self._identify()
                 sequence = self._sequences.get(tp, 0)
@@ -291,6 +276,7 @@ class SimConsumer:
                 raise UnknownTopicOrPartitionError(f"topic {missing[0]!r} does not exist")
             self._reader.assign({TopicPartition(name, n): 0 for name, count in counts.items() for n in range(count)})
 
+    @arg.takes(timeout_ms=arg.wait)
     def poll(self, timeout_ms: float = 1000) -> list[Record]:
         """Return the next records; an empty list if none has come within the time. Raises the member's fatal error."""
         program = self._clients.program
@@ -311,7 +297,12 @@ class SimConsumer:
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Commit offsets; None: the positions after the last `poll`. Raises UnknownMemberIdError,
-        FencedMemberEpochError or another error if the group has given the partitions to other members."""
+        FencedMemberEpochError or another error if the group has given the partitions to other members, and
+        InvalidRequestError without a group."""
+        if not self._is_member:
+            raise InvalidRequestError(
+                "commit: the consumer has no group: create it with clients.consumer(…, group_id=…)"
+            )
         chosen = dict(self._reader.positions if offsets is None else offsets)
         if chosen:
             self._clients.program.wait(self._commit(chosen))
@@ -452,6 +443,12 @@ class SimClients:
         self.random = program.random
         """Random numbers of this life, which the seed determines."""
 
+    @arg.takes(
+        transactional_id=arg.optional(arg.text),
+        enable_idempotence=arg.flag,
+        delivery_timeout_ms=arg.whole(1),
+        retries=arg.optional(arg.whole()),
+    )
     def producer(
         self,
         *,
@@ -470,6 +467,9 @@ class SimClients:
 
         Returns:
             The producer.
+
+        Raises:
+            InvalidRequestError: An argument is wrong.
         """
         return SimProducer(
             self,
@@ -479,6 +479,12 @@ class SimClients:
             retries=retries,
         )
 
+    @arg.takes(
+        topics=arg.listed(arg.name),
+        group_id=arg.optional(_group),
+        session_timeout_ms=arg.whole(1),
+        on_revoked=arg.optional(arg.function),
+    )
     def consumer(
         self,
         *topics: str,
@@ -500,6 +506,7 @@ class SimClients:
 
         Raises:
             ValueError: No topic is named.
+            InvalidRequestError: An argument is wrong.
             UnknownTopicOrPartitionError: A topic does not exist, and the consumer has no group.
         """
         if not topics:
@@ -539,29 +546,6 @@ async def create_topic(client: Any, name: str, partitions: int, replicas: int) -
     configs: dict[str, str | int | float | bool | None] = {"min.insync.replicas": 2} if replicas > 2 else {}
     request = CreateTopicRequest(name, partitions, configs=configs, replication_factor=replicas)
     await client.ask_until(Api.CREATE_TOPIC, request, CreateTopicResponse)
-
-
-async def _all_done(tasks: Sequence[asyncio.Task[int]]) -> None:
-    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException):
-            raise outcome
-
-
-def _encode(key: bytes | None, value: bytes | None, now_ms: int) -> bytearray:
-    """Encode one record as a batch."""
-    columns = [
-        pa.array([key], pa.binary()),
-        pa.array([value], pa.binary()),
-        pa.nulls(1, ENVELOPE_SCHEMA.field("headers").type),
-        pa.array([now_ms * 1000], ENVELOPE_SCHEMA.field("timestamp").type),
-    ]
-    rows = pa.record_batch(columns, schema=ENVELOPE_SCHEMA)
-    return bytearray(
-        encode_batch(
-            rows, schema_id=ENVELOPE_SCHEMA_ID, min_timestamp_ms=now_ms, max_timestamp_ms=now_ms, checksum=False
-        )
-    )
 
 
 def _raise_first(results: Iterable[Any]) -> None:

@@ -9,6 +9,7 @@ which it waits, and in each later call.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import random
 import sys
 import threading
@@ -94,11 +95,17 @@ class Program:
             if any(entry.filename.endswith("bdb.py") for entry in stack):
                 continue  # a person steps through the program
             self._is_blocked = self._is_killed = self.is_done = True
+            self._interrupt()
             self.error = RuntimeError(
                 f"{self.host} has run for {REAL_TIME_S:.0f} s without a call of its clients: a program of a simulation "
                 f"waits with clients.sleep, not in real time. It is here:\n{''.join(traceback.format_list(stack[-3:]))}"
             )
             return
+
+    def _interrupt(self) -> None:
+        """Raise ProgramKilled in the program's thread, which would take the processor's time from later tests."""
+        thread = ctypes.c_ulong(self._thread.ident or 0)
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(ProgramKilled))
 
     def _check_alive(self, work: Coroutine[Any, Any, Any]) -> None:
         """Raise ProgramKilled in a killed program, and RuntimeError on another thread than the program's. The thread of
@@ -121,7 +128,8 @@ class Program:
             if not self._is_killed:
                 self.result = self._run(self)
         except BaseException as e:  # noqa: BLE001 - the simulation reports it
-            self.error = e
+            if not self._is_blocked:
+                self.error = e
         finally:
             self.is_done = True
             self._back.release()

@@ -209,7 +209,7 @@ def test_the_error_of_a_program_is_raised(sim: Sim) -> None:
 
     with pytest.raises(LookupError, match="a defect"):
         sim.run(broken, seed=1, brokers=1)
-    with pytest.raises(ValueError, match="the faults of a simulation are"):
+    with pytest.raises(ValueError, match="a list of kill, pause"):
         sim.run(broken, faults=["earthquake"])
 
 
@@ -246,6 +246,21 @@ def test_a_program_that_sleeps_in_real_time_is_named(sim: Sim, monkeypatch: pyte
         sim.run(program, brokers=1)
     end.set()
     sim.close()
+
+
+def test_a_program_that_never_waits_is_ended(sim: Sim, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sim_programs, "REAL_TIME_S", 0.05)
+    threads: list[threading.Thread] = []
+
+    def program(clients: SimClients) -> None:
+        threads.append(threading.current_thread())
+        while True:
+            pass
+
+    with pytest.raises(RuntimeError, match=r"waits with clients\.sleep"):
+        sim.run(program, brokers=1)
+    threads[0].join(60)
+    assert not threads[0].is_alive(), "the thread takes the processor's time from later tests"
 
 
 def test_a_killed_program_that_handles_each_error_ends(sim: Sim) -> None:
