@@ -8,12 +8,15 @@ import math
 import os
 import shutil
 import tempfile
+import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
+
+from sparklog_broker.testing.faults import wrong_field
 
 from sparklog.client.admin.admin import Admin
 from sparklog.client.local import LocalBroker, start_broker
@@ -21,6 +24,7 @@ from sparklog.client.local_cluster import LAYOUT_FILE, LocalCluster, start_clust
 from sparklog.client.producer.producer import Producer
 from sparklog.client.reading.read_table import read_table
 from sparklog.errors import InvalidRequestError, SparklogError
+from sparklog.testing._rows import rows_of, rows_of_arrow
 from sparklog.times import time_ms_of
 from sparklog.types import TopicPartition
 from sparklog.units import parse_duration_ms
@@ -126,7 +130,7 @@ class Faults:
             Id of the new leader.
 
         Raises:
-            InvalidRequestError: The partition does not exist, or has one replica only.
+            InvalidRequestError: The partition does not exist, has one replica only, or no other replica is in sync.
         """
         tp = TopicPartition(topic, partition)
         admin = self._broker.admin
@@ -137,9 +141,16 @@ class Faults:
         others = [broker for broker in state.replicas if broker != state.leader]
         if not others:
             raise InvalidRequestError(f"{tp} has one replica: mark the test with @pytest.mark.sparklog(brokers=3)")
-        admin.alter_partition_reassignments({tp: [*others, state.leader]})
+        in_sync = [broker for broker in others if broker in state.isr]
+        if not in_sync:
+            raise InvalidRequestError(
+                f"{tp}: no other replica is in sync, of the brokers {', '.join(map(str, others))}: "
+                "start them with broker.start(), or wait until they follow"
+            )
+        behind = [broker for broker in others if broker not in state.isr]
+        admin.alter_partition_reassignments({tp: [*in_sync, *behind, state.leader]})
         admin.elect_leaders("preferred", [tp])
-        return others[0]
+        return in_sync[0]
 
     def fence_producer(self, transactional_id: str) -> None:
         """Let a newer producer take over a transactional id: the older one is fenced from its next request on.
@@ -190,6 +201,8 @@ class KitBroker:
         """Time in ms that the test has let pass."""
         self._topics: list[str] = []
         """Topics of `create_topic`."""
+        self._shared: list[str] | None = None
+        """Topics of the fixture for several tests that is being set up; None at other times."""
         self._kept: frozenset[str] = frozenset()
         """Topics that were there when the test began, and stay."""
         self._admin: Admin | None = None
@@ -252,7 +265,7 @@ class KitBroker:
     # -- topics and records
 
     def create_topic(self, name: str, ddl: Any = None, partitions: int = 1, **options: Any) -> str:
-        """Create a topic that is deleted at the end of the test.
+        """Create a topic that is deleted at the end of the test, or of the fixture for several tests that creates it.
 
         Args:
             name: The topic's name.
@@ -271,8 +284,24 @@ class KitBroker:
         if self._count > 1:
             options = {"replication_factor": min(3, self._count)} | options
         self.admin.create_topic(name, partitions=partitions, schema=ddl, **options)
-        self._topics.append(name)
+        (self._topics if self._shared is None else self._shared).append(name)
         return name
+
+    @contextmanager
+    def sharing_topics(self) -> Iterator[list[str]]:
+        """Let the topics of `create_topic` outlive the test, while a fixture for several tests is set up. Yields the
+        list of their names."""
+        before, self._shared = self._shared, []
+        try:
+            yield self._shared
+        finally:
+            self._shared = before
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic if it exists, and if the broker has not been stopped."""
+        if any(broker.running for broker in self.brokers or [self._process]):
+            with suppress(SparklogError):
+                self.admin.delete_topic(name)
 
     def keep_topics(self) -> None:
         """Let the present topics outlive the test, except those of `create_topic`: fixtures have created them for all
@@ -289,13 +318,13 @@ class KitBroker:
             with suppress(SparklogError):  # a program may delete it at the same time
                 self.admin.delete_topic(name)
 
-    def produce(self, topic: str, rows: Iterable[Any], *, partition: int | None = None) -> None:
+    def produce(self, topic: str, rows: Any, *, partition: int | None = None) -> None:
         """Append rows to a topic, in their order, and wait until they are stored.
 
         Args:
             topic: The topic's name.
-            rows: Dicts by column. For an envelope topic also texts or bytes, which are values, and dicts with `key` and
-                `value`; texts are encoded as UTF-8.
+            rows: Dicts by column, an Arrow table, or a DataFrame of pandas, polars or Spark. For an envelope topic also
+                texts or bytes, which are values, and dicts with `key` and `value`; texts are encoded as UTF-8.
             partition: The partition of all rows. None: chosen by the key.
 
         Raises:
@@ -305,7 +334,11 @@ class KitBroker:
         """
         if isinstance(rows, str | bytes | Mapping):
             raise InvalidRequestError(f"rows = {rows!r}: a list of rows is needed, such as [{rows!r}]")
-        records = list(rows) if self._is_typed(topic) else [_envelope(row) for row in rows]
+        is_table = hasattr(rows, "columns") or hasattr(rows, "schema")
+        if not is_table and not isinstance(rows, Iterable):
+            raise InvalidRequestError(f"rows = {rows!r}: a list of rows is needed, such as [{{'id': 1}}]")
+        listed = rows_of(rows) if is_table else list(rows)
+        records = listed if self._is_typed(topic) else [_envelope(row) for row in listed]
         self.producer.send_batch(topic, records, partition=partition).result(ACKNOWLEDGED_S)
 
     def produce_table(self, topic: str, table: Any, *, partition: int) -> None:
@@ -327,13 +360,12 @@ class KitBroker:
             **options: Arguments of `read_table`, such as `columns`, `filter` and `include_metadata`.
 
         Returns:
-            A dict by column for each row that is committed.
+            A dict by column for each row that is committed; a map is a dict, too.
 
         Raises:
             SparklogError: The topic cannot be read.
         """
-        rows: list[dict[str, Any]] = read_table(self.bootstrap_servers, topic, **options).to_pylist()
-        return rows
+        return rows_of_arrow(read_table(self.bootstrap_servers, topic, **options))
 
     def hide_row(self, topic: str) -> None:
         """Append a row in a transaction that is aborted: readers pass over it, so their next batch has no rows."""
@@ -365,6 +397,11 @@ class KitBroker:
         ms = duration_ms(duration)
         self.order("POST", "/clock", advance_ms=ms)
         self._ahead_ms += ms
+
+    @property
+    def now_ms(self) -> int:
+        """The time of the brokers in ms since 1970."""
+        return round(time.time() * 1000) + self._ahead_ms
 
     def order(self, method: str, path: str, **body: object) -> list[Any]:
         """Give each running broker an order.
@@ -480,8 +517,9 @@ def _envelope(row: Any) -> dict[str, Any]:
 def _order(address: str, method: str, path: str, body: Mapping[str, object]) -> Any:
     """Send one order. Raises InvalidRequestError."""
     for name, value in body.items():
-        if not isinstance(value, str | int | float) or (isinstance(value, float) and not math.isfinite(value)):
-            raise InvalidRequestError(f"{name} = {value!r}: a text or a finite number is needed")
+        is_text_or_number = isinstance(value, str | int | float) and value not in (math.inf, -math.inf)
+        if not is_text_or_number or value != value:
+            raise wrong_field(name, value)
     connection = http.client.HTTPConnection(address, timeout=ORDER_TIMEOUT_S)
     try:
         connection.request(method, path, json.dumps(body) if body else None)
@@ -494,11 +532,11 @@ def _order(address: str, method: str, path: str, body: Mapping[str, object]) -> 
     return answer
 
 
-def moment_ms(moment: Any) -> int:
-    """Return a point in time in ms since 1970: a datetime, a text such as "2026-11-27T10:00", or ms. Raises
+def moment_ms(moment: Any, now_ms: int) -> int:
+    """Return a point in time in ms since 1970: a datetime, a text such as "2026-11-27T10:00" or "-1h", or ms. Raises
     InvalidRequestError."""
     if isinstance(moment, bool) or not isinstance(moment, int | str | date):
         raise InvalidRequestError(
             f'moment = {moment!r}: a datetime, a text such as "2026-11-27T10:00Z", or ms since 1970 is needed'
         )
-    return moment if isinstance(moment, int) else time_ms_of(moment, 0)
+    return moment if isinstance(moment, int) else time_ms_of(moment, now_ms)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,11 +60,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[_uses_kafka] = any("kafka_broker" in getattr(item, "fixturenames", ()) for item in items)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> Generator[None, Any, Any]:
+    """Let topics that a fixture for several tests creates live as long as the fixture."""
+    broker = request.config.stash.get(_running, None)
+    if broker is None or fixturedef.scope == "function":
+        return (yield)
+    with broker.sharing_topics() as names:
+        fixturedef.addfinalizer(partial(_delete_topics, broker, names))  # before the setup: runs after its teardown
+        return (yield)
+
+
+def _delete_topics(broker: KitBroker, names: list[str]) -> None:
+    for name in names:
+        broker.delete_topic(name)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Note the topics of fixtures, which outlive the test."""
     broker = item.config.stash.get(_running, None)
-    if broker is not None and BROKER in getattr(item, "fixturenames", ()):
+    if broker is not None and BROKER in _fixtures_of(item):
         broker.keep_topics()
 
 
@@ -71,8 +90,14 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """End the effects of a test on the shared broker: its topics, faults, kills, and the time that has passed."""
     broker = item.config.stash.get(_running, None)
-    if broker is not None and BROKER in getattr(item, "fixturenames", ()):
+    if broker is not None and BROKER in _fixtures_of(item):
         broker.reset()
+
+
+def _fixtures_of(item: pytest.Item) -> set[str]:
+    """Return the fixtures that a test has used, also those of `request.getfixturevalue`."""
+    request = getattr(item, "_request", None)
+    return {*getattr(item, "fixturenames", ()), *getattr(request, "fixturenames", ())}
 
 
 @pytest.hookimpl(wrapper=True)
@@ -162,14 +187,21 @@ def faults(sparklog_broker: KitBroker) -> Faults:
 
 
 @pytest.fixture(scope="session")
-def spark(sparklog_broker: KitBroker) -> Iterator[Any]:
+def spark_settings() -> Mapping[str, str]:
+    """Settings of the fixture `spark` beside those of the kit. A fixture of the same name in a conftest.py replaces it,
+    with settings such as `spark.jars.packages`."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def spark(sparklog_broker: KitBroker, spark_settings: Mapping[str, str]) -> Iterator[Any]:
     """A Spark session with settings for short tests, which the session's tests share. With SPARK_REMOTE in the
     environment it is a session of Spark Connect. It begins after the broker, whose address its processes inherit."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     from sparklog.testing._spark import start_session
 
-    session = start_session()
+    session = start_session(spark_settings)
     yield session
     session.stop()
 

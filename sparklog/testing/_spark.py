@@ -49,9 +49,9 @@ TOKEN = "SPARK_CONNECT_AUTHENTICATE_TOKEN"
 """PySpark's variable with the secret that a local server and its clients share."""
 
 
-def start_session() -> Any:
+def start_session(more: Mapping[str, str]) -> Any:
     """Return the session of this process, started if there is none. SPARK_REMOTE in the environment names a server of
-    Spark Connect, or local[2] for one of this process."""
+    Spark Connect, or local[2] for one of this process. `more`: settings that replace those of the kit."""
     from pyspark import __version__
     from pyspark.sql import SparkSession
 
@@ -62,10 +62,10 @@ def start_session() -> Any:
         quick[name] = quick[name].replace(".checkpointing.", ".")
     remote = os.environ.get(REMOTE)
     if remote is None:
-        return _configured(SparkSession.builder, FAST | quick).getOrCreate()
+        return _configured(SparkSession.builder, FAST | quick | dict(more)).getOrCreate()
     if remote.startswith("local"):
-        return _configured(_local_server(remote), quick).getOrCreate()
-    return _configured(SparkSession.builder.remote(remote), quick).getOrCreate()
+        return _configured(_local_server(remote, more), quick | dict(more)).getOrCreate()
+    return _configured(SparkSession.builder.remote(remote), quick | dict(more)).getOrCreate()
 
 
 def _configured(builder: Any, settings: Mapping[str, str]) -> Any:
@@ -74,7 +74,7 @@ def _configured(builder: Any, settings: Mapping[str, str]) -> Any:
     return builder
 
 
-def _local_server(master: str) -> Any:
+def _local_server(master: str, more: Mapping[str, str]) -> Any:
     """Start a server of Spark Connect in this process, and return the builder of its sessions. PySpark itself starts
     servers on one fixed port, which several workers of pytest-xdist cannot share."""
     from pyspark.sql import SparkSession
@@ -83,7 +83,9 @@ def _local_server(master: str) -> Any:
     os.environ.setdefault(TOKEN, uuid.uuid4().hex)
     del os.environ[REMOTE]  # the server has a classic session
     try:
-        server = _configured(SparkSession.builder, FAST | LOCAL_SERVER | {"spark.master": master}).getOrCreate()
+        server = _configured(
+            SparkSession.builder, FAST | LOCAL_SERVER | {"spark.master": master} | dict(more)
+        ).getOrCreate()
     finally:
         os.environ[REMOTE] = master
     service = getattr(getattr(server._jvm, SERVICE), "MODULE$")

@@ -18,8 +18,9 @@ import itertools
 import json
 import re
 import shutil
+import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparklog.errors import InvalidRequestError
-from sparklog.testing._broker import KitBroker, moment_ms
+from sparklog.testing._broker import ADDRESS_VARIABLES, KitBroker, moment_ms
+from sparklog.testing._rows import rows_of_arrow
 
 STEP_TIMEOUT_S = 600.0
 START_PATIENCE_S = 300.0
@@ -36,6 +38,7 @@ START_PATIENCE_S = 300.0
 machines exceed."""
 LATE_PROCESS, STATE, NO_BATCH_YET = "failed to connect back", "Current State: ", "Current State: INITIALIZING"
 """Texts of Spark's errors: a Python process was late; the query has been started; it has run no micro-batch."""
+NO_SOURCE = "Failed to find the data source: sparklog"
 COMMITS, OFFSETS = "commits", "offsets"
 WATERMARK = "nextBatchWatermarkMs"
 NAMED_SOURCES = {
@@ -87,21 +90,19 @@ class StreamRun:
 
         Args:
             query: The new version, as for `stream.run`.
-            inputs: Names of the topics. None: the names of the function's parameters.
+            inputs: Names of the topics. None: the names of the function's parameters without defaults.
 
         Returns:
             The run.
 
         Raises:
-            InvalidRequestError: `inputs` is no list of names.
+            InvalidRequestError: `query` is no function, or `inputs` is no list of names.
         """
-        if isinstance(inputs, str):
-            raise InvalidRequestError(f"inputs = {inputs!r}: a list of topics is needed, such as [{inputs!r}]")
-        self._inputs = list(inspect.signature(query).parameters) if inputs is None else list(inputs)
+        self._inputs = inputs_of(query, inputs)
         self._start = self._prepare(query, self._inputs)
         return self
 
-    def add(self, topic: str, rows: Iterable[Any], *, partition: int | None = None) -> StreamRun:
+    def add(self, topic: str, rows: Any, *, partition: int | None = None) -> StreamRun:
         """Append rows to an input; see `KitBroker.produce`.
 
         Args:
@@ -129,8 +130,7 @@ class StreamRun:
             StreamingQueryException: The query has failed.
             TimeoutError: The query has not ended within ten minutes.
         """
-        if self._is_stopped:
-            raise InvalidRequestError("step: the run has been stopped: begin another one with stream.run")
+        self._check_running("step")
         deadline = time.monotonic() + START_PATIENCE_S
         while True:
             try:
@@ -138,6 +138,8 @@ class StreamRun:
                 break
             except Exception as e:  # PySpark's classes of it differ between classic and Connect
                 if not _is_late_start(str(e)) or time.monotonic() > deadline:
+                    for text in _advice(str(e)):
+                        e.add_note(text)
                     raise
         if not self.checkpoint.exists():
             raise InvalidRequestError(
@@ -164,11 +166,15 @@ class StreamRun:
         rows here: read the sink.
 
         Returns:
-            A dict by column for each row; timestamps are in UTC.
+            A dict by column for each row; timestamps are in UTC, and maps are dicts.
+
+        Raises:
+            InvalidRequestError: `stop` has ended the run.
         """
+        self._check_running("rows")
         batches = sorted(self._output.iterdir(), key=lambda path: int(path.name)) if self._output.exists() else []
         chosen = batches[-1:] if self._is_complete else batches
-        return [row for batch in chosen for row in _in_utc(pq.read_table(batch)).to_pylist()]
+        return [row for batch in chosen for row in rows_of_arrow(_in_utc(pq.read_table(batch)))]
 
     def kill(self) -> StreamRun:
         """Let the query crash after the work of its last micro-batch, before the commit: the next step repeats it.
@@ -186,11 +192,12 @@ class StreamRun:
         return self
 
     def advance_watermark(self, moment: Any) -> StreamRun:
-        """Let the watermark be `moment`, and run a step, which closes the windows before it. After a `kill`, the
-        micro-batch is repeated before.
+        """Let the watermark be `moment`, and run a step, which closes the windows before it. A watermark never goes
+        back: if it is later already, it stays. After a `kill`, the micro-batch is repeated before.
 
         Args:
-            moment: A datetime, a text such as "2026-11-27T10:00", or ms since 1970; without a zone in UTC.
+            moment: A datetime, a text such as "2026-11-27T10:00", or ms since 1970; without a zone in UTC. A text such
+                as "-1h" counts from the time of the brokers.
 
         Returns:
             The run.
@@ -198,6 +205,8 @@ class StreamRun:
         Raises:
             InvalidRequestError: No step has run a micro-batch, or the query reads no topic.
         """
+        self._check_running("advance_watermark")
+        watermark_ms = moment_ms(moment, self._broker.now_ms)
         if not self._inputs:
             raise InvalidRequestError("the query has no inputs: name them in stream.run(query, inputs=[…])")
         self._newest_commit("advance_watermark")
@@ -206,7 +215,7 @@ class StreamRun:
         path = self._newest_commit("advance_watermark")
         version, _, body = path.read_text(encoding="utf-8").partition("\n")
         commit = json.loads(body)
-        commit[WATERMARK] = max(int(commit.get(WATERMARK, 0)), moment_ms(moment))
+        commit[WATERMARK] = max(int(commit.get(WATERMARK, 0)), watermark_ms)
         _remove(path)
         path.write_text(f"{version}\n{json.dumps(commit)}", encoding="utf-8")
         self._broker.hide_row(self._inputs[0])
@@ -223,14 +232,16 @@ class StreamRun:
             row that waits, with its columns and `side`, which is "left" or "right".
 
         Raises:
-            InvalidRequestError: No step has run a micro-batch, or the query has no such operator.
+            InvalidRequestError: No step has committed a micro-batch, or the query has no such operator.
         """
         self._newest_commit("state")
+        if self._newest(COMMITS) < 0:
+            raise InvalidRequestError("state: the only micro-batch was killed before its commit: call step() first")
         folder = self.checkpoint / "state"
         operators = (
             sorted(int(path.name) for path in folder.iterdir() if path.name.isdecimal()) if folder.exists() else []
         )
-        if operator not in operators:
+        if type(operator) is not int or operator not in operators:
             numbers = ", ".join(map(str, operators)) or "none: it is stateless"
             raise InvalidRequestError(f"operator = {operator!r}: the query has the stateful operators {numbers}")
         is_join = any((folder / str(operator)).glob("*/left-*"))
@@ -255,8 +266,14 @@ class StreamRun:
     def _output(self) -> Path:
         return self._directory / "rows"
 
+    def _check_running(self, action: str) -> None:
+        """Raise InvalidRequestError if `stop` has ended the run."""
+        if self._is_stopped:
+            raise InvalidRequestError(f"{action}: the run has been stopped: begin another one with stream.run")
+
     def _newest_commit(self, action: str) -> Path:
         """Return the file of the last micro-batch's commit. Raises InvalidRequestError."""
+        self._check_running(action)
         number = self._newest(COMMITS)
         if self._newest(OFFSETS) < 0:
             raise InvalidRequestError(f"{action}: no step has run a micro-batch yet: add rows, then call step()")
@@ -305,7 +322,7 @@ class Stream:
         Args:
             query: A function of one streaming DataFrame per input. It returns a DataFrame, whose rows the run keeps, or
                 a DataStreamWriter that is not started, with a sink of its own.
-            inputs: Names of the topics. None: the names of the function's parameters.
+            inputs: Names of the topics. None: the names of the function's parameters without defaults.
             output_mode: Spark's output mode for a DataFrame: "append", "update" or "complete".
             options: Options of the source, such as {"maxOffsetsPerTrigger": 10}. None: the defaults.
             named: True to name each source after its topic, so that `change` can add and remove sources; needs Spark
@@ -315,9 +332,13 @@ class Stream:
             The run.
 
         Raises:
-            InvalidRequestError: `inputs` is no list of names, or this Spark has no names of sources. A step raises it
-                if the function returns neither a DataFrame nor a DataStreamWriter.
+            InvalidRequestError: An argument is wrong, or this Spark has no names of sources. A step raises it if the
+                function returns neither a DataFrame nor a DataStreamWriter.
         """
+        if not isinstance(options, Mapping | None):
+            raise InvalidRequestError(
+                f'options = {options!r}: a dict is needed, such as {{"maxOffsetsPerTrigger": 10}}'
+            )
         if named and not hasattr(self._spark.readStream, "name"):
             raise InvalidRequestError(f"named = True: Spark {self._spark.version} has no named sources, 4.2 has")
         directory = self._directory / str(next(self._numbers))
@@ -374,6 +395,36 @@ class Stream:
             reader = reader.name(re.sub("[^A-Za-z0-9]", "_", topic))
         reader = reader.option("sparklog.bootstrap.servers", self._broker.bootstrap_servers).option("subscribe", topic)
         return reader.options(**{name: str(value) for name, value in options.items()}).load()
+
+
+def inputs_of(query: Any, inputs: Any) -> list[str]:
+    """Return the topics of a query: `inputs`, or the names of the parameters without defaults. Raises
+    InvalidRequestError."""
+    if not callable(query):
+        raise InvalidRequestError(f"query = {query!r}: a function of streaming DataFrames is needed")
+    if inputs is None:
+        parameters = inspect.signature(query).parameters.values()
+        if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters):
+            raise InvalidRequestError(f"{query!r} takes any arguments: name its topics, as in inputs=['orders']")
+        return [p.name for p in parameters if p.default is p.empty]
+    if isinstance(inputs, str) or not isinstance(inputs, Sequence) or not all(isinstance(n, str) for n in inputs):
+        example = inputs if isinstance(inputs, str) else "orders"
+        raise InvalidRequestError(f"inputs = {inputs!r}: a list of topics is needed, such as [{example!r}]")
+    return list(inputs)
+
+
+def _advice(message: str) -> Iterator[str]:
+    """Return advice for errors whose cause is a Spark session that is not the kit's own."""
+    if ADDRESS_VARIABLES[0] in message:
+        yield (
+            f"If a fixture of your own creates the Spark session: it has to take sparklog_broker, so that Spark's "
+            f"processes inherit {ADDRESS_VARIABLES[0]}."
+        )
+    if NO_SOURCE in message:
+        yield (
+            f"Spark's Python does not have sparklog: set PYSPARK_PYTHON={sys.executable} before the session starts. The "
+            "kit's own fixture `spark` does."
+        )
 
 
 def _is_late_start(message: str) -> bool:

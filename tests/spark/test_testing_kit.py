@@ -30,6 +30,13 @@ CONNECT_TIMEOUT_S = 1_800
 EXAMPLES = re.findall(r"<!-- test: spark -->\n```python\n(.*?)```", PAGE, re.DOTALL)
 
 
+SETTINGS = """
+def test_settings_of_the_conftest(spark):
+    assert spark.conf.get("spark.sql.session.timeZone") == "Europe/Berlin"
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "1"
+"""
+
+
 def functions_of(example: str) -> dict[str, Callable[..., None]]:
     scope: dict[str, Any] = {}
     exec(example, scope)
@@ -97,14 +104,17 @@ def test_a_query_step_by_step(stream: Stream, topic: Any, rows: Any) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(CONNECT_TIMEOUT_S)
 def test_the_examples_with_spark_connect(tmp_path: Path) -> None:
-    """The session is one of a server that it starts itself, in a process of its own. The server's processes find the
-    broker of the session, and not that of an older variable."""
+    """Two test processes have a server each, which they start themselves. The servers' processes find the broker of
+    their test process, and not that of an older variable."""
     pytest.importorskip("grpc", reason="needs pip install 'sparklog[connect]'")
     for number, example in enumerate(EXAMPLES):
         (tmp_path / f"test_{number}.py").write_text(example, encoding="utf-8")
+    (settings,) = re.findall(r"<!-- test: conftest -->\n```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "conftest.py").write_text(settings, encoding="utf-8")
+    (tmp_path / "test_settings.py").write_text(SETTINGS, encoding="utf-8")
     refused = [f"not {name}" for name, (is_offered, _) in NEEDS_NEWER_SPARK.items() if not is_offered]
     paths = f"{ROOT}:{ROOT / 'broker_daemon'}:{ROOT / 'datasource'}"
-    options = ("-p", "no:sparklog", "-p", "sparklog.testing._plugin", "-p", "no:cacheprovider")
+    options = ("-p", "no:sparklog", "-p", "sparklog.testing._plugin", "-p", "no:cacheprovider", "-n", "2")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *options, "-k", " and ".join(refused)],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths, "SPARK_REMOTE": "local[2]", "SPARKLOG_BOOTSTRAP_SERVERS": "127.0.0.1:1"},

@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -53,6 +56,15 @@ def test_texts_are_values_of_envelope_topics(broker: KitBroker) -> None:
     broker.create_topic("raw")
     broker.produce("raw", ["a", b"b", {"key": "k", "value": "c"}])
     assert [(row["key"], row["value"]) for row in broker.rows("raw")] == [(None, b"a"), (None, b"b"), (b"k", b"c")]
+
+
+def test_tables_are_rows(broker: KitBroker) -> None:
+    broker.create_topic("numbers", "n INT, m MAP<STRING, INT>")
+    table = pa.table({"n": [1, 2], "m": pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int32()))})
+    expected = [{"n": 1, "m": {"a": 1}}, {"n": 2, "m": None}]
+    for rows in (table, table.to_batches()[0], pd.DataFrame(expected), pl.DataFrame(expected[1:]), iter(expected)):
+        broker.produce("numbers", rows)
+    assert broker.rows("numbers") == [*expected, *expected, *expected, expected[1], *expected]
 
 
 @for_each("fault", ["refuse", "lose_response", "disconnect", "slow"])
@@ -315,6 +327,37 @@ def test_topic_of_a_fixture(shared, produce):
 def test_topic_of_a_fixture_stays(shared, rows):
     assert len(rows("shared")) == 1
 
+@pytest.fixture(scope="module")
+def of_module(sparklog_broker):
+    return sparklog_broker.create_topic("of_module", "n INT")
+
+@pytest.fixture(scope="class")
+def of_class(sparklog_broker):
+    name = sparklog_broker.create_topic("of_class", "n INT")
+    yield name
+    assert sparklog_broker.rows(name) == [{"n": 1}]
+
+class TestClass:
+    def test_topics_of_wider_fixtures(self, of_module, of_class, topic, produce):
+        produce(of_module, [{"n": 1}])
+        produce(of_class, [{"n": 1}])
+        topic("clicks")
+
+    def test_topics_of_wider_fixtures_stay(self, of_module, of_class, rows, broker):
+        assert rows(of_module) == rows(of_class) == [{"n": 1}]
+        assert "clicks" not in broker.admin.list_topics()
+
+def test_the_topic_of_a_class_ends_with_it(of_module, broker):
+    assert {"of_module"} <= set(broker.admin.list_topics()) <= {"of_module", "shared"}
+
+def test_fixtures_by_name(request):
+    request.getfixturevalue("topic")("clicks")
+    request.getfixturevalue("faults").refuse("PRODUCE", error="NotLeaderError", times=0)
+
+def test_effects_of_fixtures_by_name_end(topic, broker):
+    topic("clicks")
+    assert broker.order("GET", "/faults") == [[]]
+
 def test_moved_time(broker, topic):
     broker.advance("8 days")
 
@@ -340,7 +383,7 @@ def test_the_plugin(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE, encoding="utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers\n", encoding="utf-8")
     out = run_pytest(tmp_path, "-W", "error")
-    assert "1 failed, 10 passed" in out, out
+    assert "1 failed, 15 passed" in out, out
     assert "pytest 'test_suite.py::test_seeds[seed=1]'" in out, out
 
 
@@ -370,7 +413,7 @@ def test_the_programs_of_the_page_pass_200_seeds(page: Path) -> None:
 
 CLUSTER = """
 import pytest
-from sparklog.testing import exactly_once
+from sparklog.testing import eventually, exactly_once
 
 @pytest.mark.sparklog(brokers=3)
 def test_a_moved_leader(topic, produce, rows, faults, broker):
@@ -382,7 +425,11 @@ def test_a_moved_leader(topic, produce, rows, faults, broker):
     broker.brokers[leaders[1] - 1].kill()
     produce("orders", [{"id": 3}])
     assert leaders[0] != leaders[1]
-    exactly_once([{"id": n} for n in (1, 2, 3)], rows("orders"), key="id")
+    eventually(lambda: len(broker.admin.describe_topic("orders").partition_details[0].isr) == 2, within="60 s")
+    leaders.append(faults.move_leader("orders", 0))  # the killed broker is not in sync
+    assert leaders[2] != leaders[1]
+    produce("orders", [{"id": 4}])
+    exactly_once([{"id": n} for n in (1, 2, 3, 4)], rows("orders"), key="id")
 
 @pytest.mark.sparklog(brokers=3)
 def test_moved_time(topic, produce, rows, broker):
