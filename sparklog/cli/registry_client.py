@@ -19,7 +19,11 @@ ENV_URL = "SPARKLOG_SCHEMA_REGISTRY_URL"
 RegistryUrl = Annotated[
     str | None,
     typer.Option(
-        "--url", envvar=ENV_URL, metavar="URL", help="Address of the schema registry (default: that of the brokers)."
+        "--url",
+        "--registry",
+        envvar=ENV_URL,
+        metavar="URL",
+        help="Address of the schema registry (default: that of the brokers).",
     ),
 ]
 

@@ -193,17 +193,16 @@ def delete(
 
 def _body(file: Path, kind: Kind | None, references: list[str] | None) -> dict[str, Any]:
     """Return the request with the schema of a file. Raises typer.BadParameter, OSError."""
+    from sparklog.client.net.registry_subjects import parse_reference, schema_body
+    from sparklog.errors import InvalidRequestError
+
     text = _text(file)
     by_suffix = {".proto": Kind.protobuf, ".json": Kind.json}
     kind = kind or by_suffix.get(file.suffix, Kind.avro)
-    entries = []
-    for reference in references or []:
-        name, equals, target = reference.partition("=")
-        subject, colon, version = target.rpartition(":")
-        if not (equals and colon and name and subject) or not (version.isascii() and version.isdecimal()):
-            raise typer.BadParameter(f"{reference!r}: a reference is NAME=SUBJECT:VERSION")
-        entries.append({"name": name, "subject": subject, "version": int(version)})
-    return {"schema": text, "schemaType": kind.value.upper(), "references": entries}
+    try:
+        return schema_body(text, kind.value.upper(), [parse_reference(one) for one in references or ()])
+    except InvalidRequestError as e:
+        raise typer.BadParameter(str(e)) from None
 
 
 def _text(file: Path) -> str:

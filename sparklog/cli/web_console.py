@@ -8,6 +8,7 @@ import typer
 
 from sparklog.cli.client_command import client_security, client_settings
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, AllowInsecure, Bootstrap, timeout_ms
+from sparklog.cli.registry_client import RegistryUrl
 
 EPILOG = """\
 **Examples**
@@ -46,6 +47,7 @@ def web_console(
         typer.Option(metavar="NAME", help="A further host name of the console, for example of a proxy; repeatable."),
     ] = None,
     allow_insecure: AllowInsecure = False,
+    url: RegistryUrl = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Show the cluster in a browser."""
@@ -68,6 +70,7 @@ def web_console(
         None if login else client_security(),
         base_path,
         login_security(client_settings()) if login else None,
+        url or "",
     )
     serve(
         options,

@@ -21,8 +21,20 @@ from starlette.types import Scope
 from sparklog.client.admin.admin import Admin
 from sparklog.console.base_path import BasePath
 from sparklog.console.guard import Guard, Tokens, allowed_hosts, session_of
-from sparklog.console.pages import change, cluster, groups, messages, produce, sql, storage, topics, transactions
+from sparklog.console.pages import (
+    change,
+    cluster,
+    groups,
+    messages,
+    produce,
+    schemas,
+    sql,
+    storage,
+    topics,
+    transactions,
+)
 from sparklog.console.pages.login import LoginWall, routes_of, to_login
+from sparklog.console.registry import RegistryAccess
 from sparklog.console.sessions import Sessions
 from sparklog.console.statements import Statements
 from sparklog.console.watching import DUTY, ROUND_S, BrokerWatch, GroupWatch, TopicNames, TopicRates
@@ -41,7 +53,10 @@ from sparklog.environment import Environment
 from sparklog.errors import SaslAuthenticationFailedError, SparklogError
 from sparklog.security.client_security import ClientSecurity
 
-PAGES = (cluster, topics, messages, produce, storage, groups, transactions, sql, change)
+PAGES = (cluster, topics, messages, produce, storage, groups, transactions, schemas, sql, change)
+REGISTRY_THREADS = 2
+REGISTRY_WAITING_MAX = 16
+"""Largest number of requests to the schema registry that wait for a thread."""
 LOGIN_THREADS = 2
 LOGINS_WAITING_MAX = 16
 """Largest number of logins that wait for a thread. Logins have separate threads, so that many logins do not delay the
@@ -72,6 +87,7 @@ def make_app(
     their host name are accepted. `round_s`: shortest pause between two measurements of the brokers or of the groups, in
     s. Raises InvalidConfigError."""
     work, statements = Work(environment.executors), Statements()
+    registry_work = Work(environment.executors, threads=REGISTRY_THREADS, waiting_max=REGISTRY_WAITING_MAX)
     tokens = Tokens(environment.randomness.token_bytes(32))
 
     def new_console(security: ClientSecurity | None, user: str = "") -> Console:
@@ -91,6 +107,10 @@ def make_app(
             groups=GroupWatch(admin, clock),
             rates=TopicRates(),
             statements=statements,
+            registry=RegistryAccess(
+                options.bootstrap_servers, security, options.registry_url, options.request_timeout_ms, clock
+            ),
+            registry_work=registry_work,
             clock=clock,
             randomness=environment.randomness,
             tokens=tokens,
@@ -164,6 +184,7 @@ def _lifespan(
             if login is not None:
                 login.work.close()
             console.work.close()
+            console.registry_work.close()
             console.admin.close()
 
     return lifespan

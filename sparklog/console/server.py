@@ -10,6 +10,7 @@ from dataclasses import replace
 import uvicorn
 
 from sparklog.client.net.addresses import parse_bootstrap
+from sparklog.client.net.registry_client import parse_registry_url
 from sparklog.console.app import make_app
 from sparklog.console.base_path import check_base_path
 from sparklog.console.guard import check_exposure
@@ -62,6 +63,8 @@ def serve(
     that other hosts can reach, unless `allow_insecure`.
     """
     parse_bootstrap(options.bootstrap_servers)
+    if options.registry_url:
+        parse_registry_url(options.registry_url)
     options = replace(options, base_path=check_base_path(options.base_path, "--base-path"))
     if warning := check_exposure(
         listen, parse_listen(listen)[0], allow_insecure=allow_insecure, has_login=options.login is not None

@@ -17,6 +17,7 @@ from sparklog import errors
 from sparklog.client.admin.admin import Admin
 from sparklog.console.base_path import base_path_of, with_base_path
 from sparklog.console.guard import COOKIE, SESSION_HEX_DIGITS, Tokens, session_of
+from sparklog.console.registry import RegistryAccess
 from sparklog.console.sessions import Sessions
 from sparklog.console.statements import Statements
 from sparklog.console.views import numbers
@@ -69,6 +70,8 @@ class Options:
     """The path of a reverse proxy before the console's paths. Empty: the request's `X-Forwarded-Prefix`."""
     login: ClientSecurity | None = None
     """The connection settings of logins, from `sessions.login_security`. None: no logins."""
+    registry_url: str = ""
+    """Address of the schema registry. Empty: the brokers name it."""
 
 
 @dataclass
@@ -83,6 +86,9 @@ class Console:
     groups: GroupWatch
     rates: TopicRates
     statements: Statements
+    registry: RegistryAccess
+    registry_work: Work
+    """Threads for requests to the registry: a slow registry must not delay the other pages."""
     clock: MachineClock
     randomness: Randomness
     tokens: Tokens

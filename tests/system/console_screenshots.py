@@ -38,6 +38,7 @@ PLACES: Mapping[str, tuple[str, str, tuple[int, int]]] = {
     "messages": ("/topics/trips/messages?n=12", "light", (1280, 720)),
     "message": ("/topics/events/message?partition=0&offset=12", "dark", (1280, 760)),
     "group": ("/group?id=billing", "light", (1280, 720)),
+    "schema": ("/schemas/subject?name=rides-value", "light", (1280, 1500)),
     "sql": (f"/sql?q={quote(QUERY)}", "dark", (1280, 620)),
     "phone": ("/topics", "dark", (390, 700)),
 }
@@ -50,7 +51,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as directory:
         scratch = Path(directory)
         with (
-            world(scratch / "data") as filled,
+            world(scratch / "data", schemas=True) as filled,
             console_process(filled.address, "--allow-changes") as url,
             open_browser(scratch / "profile", driver, browser) as chrome,
         ):

@@ -6,13 +6,15 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 import sparklog
 from sparklog import Admin, Consumer, Producer, TopicPartition
 from sparklog.client.net.cluster import cluster
+from sparklog.client.net.registry_client import RegistryClient
+from sparklog.client.net.registry_subjects import RegistrySubjects, SchemaReference, schema_body
 from sparklog.client.transactions.shared_transaction import (
     Participant,
     SharedTransaction,
@@ -39,13 +41,32 @@ class World(NamedTuple):
     member: Consumer
 
 
+RIDE_FIELDS: list[dict[str, Any]] = [
+    {"name": "id", "type": "long"},
+    {"name": "zone", "type": ["null", "string"], "default": None},
+    {"name": "fare", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+]
+TIP = {"name": "tip", "type": ["null", "double"], "default": None}
+PLACE = {"type": "record", "name": "Place", "fields": [{"name": "zone", "type": "string"}]}
+ORDER = {
+    "type": "object",
+    "properties": {"order": {"type": "integer"}, "user": {"type": "string"}},
+    "required": ["order"],
+}
+
+
 @contextlib.contextmanager
-def world(data_dir: Path) -> Iterator[World]:
-    """Topics trips (typed, two versions), events (JSON, text, bytes, headers), hostile, large, orders (transactions);
+def world(data_dir: Path, *, schemas: bool = False) -> Iterator[World]:
+    """With `schemas` also a schema registry: rides-value (two versions, of the topic rides) and rides-key, places and
+    trips-from (which refers to it), orders-value (JSON Schema), and a hostile subject.
+
+    Topics trips (typed, two versions), events (JSON, text, bytes, headers), hostile, large, orders (transactions);
     groups billing (stopped, behind), live (with a member), spark-query (offsets only); the applications etl (committed)
     and nightly (open)."""
-    with sparklog.start_local(data_dir=data_dir) as broker, Admin(broker.bootstrap_servers) as admin:
+    with sparklog.start_local(data_dir=data_dir, kafka=schemas) as broker, Admin(broker.bootstrap_servers) as admin:
         address = broker.bootstrap_servers
+        if schemas:
+            _schemas(admin, broker.schema_registry_url)
         _topics(admin, address)
         _applications(address)
         with (
@@ -94,6 +115,29 @@ def _topics(admin: Admin, address: str) -> None:
     admin.alter_group_offsets("billing", {TopicPartition("trips", p): 40 * p for p in range(3)})
     admin.alter_group_offsets("spark-query", {TopicPartition("trips", p): 100 for p in range(3)})
     admin.alter_group_offsets(SCRIPT, {TopicPartition("hostile", 0): 0})
+
+
+def _schemas(admin: Admin, url: str) -> None:
+    columns = pa.schema([("id", pa.int64()), ("zone", pa.string()), ("fare", pa.decimal128(9, 2))])
+    forms = {"kafka.value.format": "avro", "kafka.key.format": "avro"}
+    admin.create_topic("rides", 2, columns, key_columns=["id"], configs=forms)
+    client = RegistryClient(url)
+    registry = RegistrySubjects(client)
+
+    def register(subject: str, schema: object, kind: str = "AVRO", *references: SchemaReference) -> None:
+        registry.register(subject, schema_body(json.dumps(schema), kind, references))
+
+    ride = {"type": "record", "name": "Ride"}
+    register("rides-key", "long")
+    admin.alter_schema("rides", add_columns={"tip": pa.float64()})
+    for fields in (RIDE_FIELDS, [*RIDE_FIELDS, TIP]):
+        register("rides-value", ride | {"fields": fields})
+    register("places", PLACE)
+    inner = {"type": "record", "name": "From", "fields": [{"name": "place", "type": "Place"}]}
+    register("trips-from", inner, "AVRO", SchemaReference("Place", "places", 1))
+    register("orders-value", ORDER, "JSON")
+    register(HOSTILE, {"type": "enum", "name": "E", "symbols": ["A"], "doc": f"{SCRIPT}\u202e"})
+    client.ask("PUT", ["config", "orders-value"], body={"compatibility": "FULL_TRANSITIVE"})
 
 
 def _applications(address: str) -> None:

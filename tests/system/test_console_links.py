@@ -21,7 +21,7 @@ REACHED = {
     "/", "/cluster/sizes", "/topics", "/topics/*", "/topics/*/messages", "/topics/*/message", "/topics/*/value",
     "/topics/*/segments", "/topics/*/batches", "/topics/*/producers", "/topics/*/tail", "/groups", "/group",
     "/transactions", "/transaction", "/transactions/hanging", "/spark", "/sql", "/change/abort-transaction",
-    "/topics/*/produce",
+    "/topics/*/produce", "/schemas", "/schemas/subject",
 }  # fmt: skip
 BASE = "/tools/sparklog"
 ADDRESS = re.compile(r'\s(?:href|src|action|hx-get|hx-post)="(/[^"]*)"')
@@ -30,7 +30,7 @@ SPACED_GROUP = " of spaces "
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    with world(tmp_path_factory.mktemp("console") / "data") as made:
+    with world(tmp_path_factory.mktemp("console") / "data", schemas=True) as made:
         made.admin.alter_group_offsets(SPACED_GROUP, {TopicPartition("events", 0): 0})
         with sparklog.Producer(made.address) as producer:
             for _ in range(60):  # more batches than one page shows

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from sparklog.client.net.registry_client import RegistryClient
-from sparklog.errors import BrokerNotAvailableError
+from sparklog.errors import BrokerNotAvailableError, InvalidRequestError
 from sparklog.format.decoders import convert
 
 LATEST = "latest"
@@ -22,6 +23,15 @@ class SchemaReference(Struct, frozen=True):
     name: str
     subject: str
     version: int
+
+
+def parse_reference(text: str) -> SchemaReference:
+    """Return the reference in a text NAME=SUBJECT:VERSION. Raises InvalidRequestError."""
+    name, equals, target = text.partition("=")
+    subject, colon, version = target.rpartition(":")
+    if not (equals and colon and name and subject) or not (version.isascii() and version.isdecimal()):
+        raise InvalidRequestError(f"{text!r}: a reference is NAME=SUBJECT:VERSION")
+    return SchemaReference(name, subject, int(version[:20]))
 
 
 class SubjectVersion(Struct, frozen=True):
@@ -51,6 +61,11 @@ class Compatibility(Struct, frozen=True):
 
     is_compatible: bool
     messages: list[str] = []
+
+
+def schema_body(text: str, kind: str, references: Iterable[SchemaReference]) -> dict[str, Any]:
+    """Return the body of a request with a schema. `kind`: AVRO, JSON or PROTOBUF."""
+    return {"schema": text, "schemaType": kind, "references": list(references)}
 
 
 class _Level(Struct):

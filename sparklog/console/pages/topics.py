@@ -21,6 +21,7 @@ from sparklog.console.views.topics import (
     records_of,
     schema_changes,
     setting_rows,
+    subjects_of,
     topic_row,
 )
 from sparklog.console.views.watched import Rate
@@ -72,6 +73,7 @@ def _topic(console: Console, name: str, number: int) -> dict[str, Any]:
         "why_offline": why_offline,
         "readers": readers_of(name, console.groups.groups()),
         "columns": column_rows(topic),
+        "subjects": subjects_of(topic),
         "versions": schema_changes(topic.schemas),
         "settings": setting_rows(topic),
         "is_internal": name in INTERNAL_TOPICS,

@@ -11,6 +11,8 @@ from sparklog.client.admin.admin import PartitionDescription, TopicDescription
 from sparklog.client.cluster_view import skew
 from sparklog.console.views.cluster import problems_of
 from sparklog.console.views.watched import GrowthSample, Rate, WatchedGroup
+from sparklog.format.key_format import KEY_FORMAT_SETTING, SCHEMA_FORMATS
+from sparklog.kafka.values.schemas import KEY_SUFFIX, VALUE_SUFFIX
 from sparklog.settings import Scope, settings_of
 from sparklog.types import INTERNAL_TOPICS
 
@@ -117,6 +119,12 @@ def column_rows(topic: TopicDescription) -> list[ColumnRow]:
         since = min((i for i, s in topic.schemas.items() if field.name in s.names), default=topic.schema_id)
         rows.append(ColumnRow(field.name, str(field.type), ", ".join(roles), since))
     return rows
+
+
+def subjects_of(topic: TopicDescription) -> list[str]:
+    """Return the subjects of the registry that have the schemas of a topic's values and keys."""
+    forms = {VALUE_SUFFIX: topic.setting("kafka.value.format"), KEY_SUFFIX: topic.setting(KEY_FORMAT_SETTING)}
+    return [topic.name + suffix for suffix, form in forms.items() if form in SCHEMA_FORMATS]
 
 
 class SchemaChange(NamedTuple):

@@ -21,10 +21,11 @@ from sparklog.gateway.rest.subject_topics import SubjectTopics
 from sparklog.gateway.schemas.operations import Outcome, Request, referenced_subjects, register, with_id
 from sparklog.gateway.schemas.own_registry import newest_id
 from sparklog.gateway.schemas.registry_log import PAUSE_S, RegistryLog
-from sparklog.gateway.schemas.routes import Route, Scope, find_route, topic_of
+from sparklog.gateway.schemas.routes import Route, Scope, find_route
 from sparklog.gateway.schemas.state import Record, RegistryState
 from sparklog.kafka.schemas.errors import FORBIDDEN, STORE_FAILED, TIMED_OUT, RegistryError
 from sparklog.kafka.schemas.schema_types import Parsed
+from sparklog.kafka.values.schemas import topic_of
 from sparklog.protocol.schema_messages import (
     SUBJECTS_PER_REQUEST_MAX,
     SchemaRecord,

@@ -18,7 +18,6 @@ from sparklog.gateway.schemas.operations import DEFAULT_CONTEXT, NUMBER_MAX, Out
 from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
 from sparklog.gateway.schemas.state import RegistryState
 from sparklog.kafka.schemas.errors import RegistryError
-from sparklog.kafka.values.schemas import KEY_SUFFIX, VALUE_SUFFIX
 from sparklog.security.acls import Operation
 
 Run = Callable[[RegistryState, ParsedSchemas, Request], Outcome]
@@ -131,11 +130,3 @@ def _guid(text: str) -> UUID:
         return UUID(text)
     except ValueError:
         raise RegistryError(404, "HTTP 404 Not Found") from None
-
-
-def topic_of(subject: str) -> str:
-    """Return the topic whose permissions protect a subject."""
-    for suffix in (VALUE_SUFFIX, KEY_SUFFIX):
-        if subject.endswith(suffix) and subject != suffix:
-            return subject.removesuffix(suffix)
-    return subject

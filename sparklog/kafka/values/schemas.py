@@ -15,6 +15,15 @@ VALUE_SUFFIX, KEY_SUFFIX = "-value", "-key"
 """Ends of the names of a topic's subjects."""
 
 
+def topic_of(subject: str) -> str:
+    """Return the topic that a subject belongs to: `trips-value` and `trips-key` name the topic `trips`, another subject
+    names the topic that is called like it."""
+    for suffix in (VALUE_SUFFIX, KEY_SUFFIX):
+        if subject.endswith(suffix) and subject != suffix:
+            return subject.removesuffix(suffix)
+    return subject
+
+
 class SchemasNotLoadedError(BrokerNotAvailableError):
     """Schemas are not in memory. The caller loads them from the registry, and decodes again."""
 

@@ -29,6 +29,7 @@ def run_console(brokers: Callable[[], None], groups: Callable[[], None], until: 
             groups=SimpleNamespace(measure=groups),
             statements=SimpleNamespace(close=close_statements),
             work=SimpleNamespace(close=lambda: closed.append("work")),
+            registry_work=SimpleNamespace(close=lambda: closed.append("registry")),
             admin=SimpleNamespace(close=lambda: closed.append("admin")),
         )
         lifespan = _lifespan(cast("Any", console), None, real_environment(), round_s=0.0)
@@ -49,7 +50,7 @@ def test_a_measurement_that_fails_does_not_end_the_others(caplog: pytest.LogCapt
         if next(rounds, 1) == 1:
             measured_twice.set()
 
-    assert run_console(fail, count, measured_twice) == ["statements", "work", "admin"]
+    assert run_console(fail, count, measured_twice) == ["statements", "work", "registry", "admin"]
     assert "a measurement of the cluster failed" in caplog.text
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from sparklog.gateway.schemas import operations
 from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
-from sparklog.gateway.schemas.routes import find_route, topic_of
+from sparklog.gateway.schemas.routes import find_route
 from sparklog.gateway.schemas.state import RegistryState
 from sparklog.kafka.schemas.errors import RegistryError
+from sparklog.kafka.values.schemas import topic_of
 from sparklog.version import __version__
 from tests.support.cases import for_each
 
