@@ -148,11 +148,13 @@ class ImageChange(Message):
 
 
 class MetadataFetchResponse(Message):
-    """The newer changes, in their order. If the controller no longer has all of them, it sends the whole `image`
-    instead. Without both, the broker's image is the newest."""
+    """The newer changes, in their order. If the controller no longer has all of them, or they are large, it sends the
+    whole `image` instead, compressed by zstd (`replication/image_codec.py`). Without both, the broker's image is the
+    newest. `image_bytes`: size of the image without compression."""
 
     image: bytes | None = None
     changes: Annotated[list[ImageChange], Meta(max_length=10_000)] = []
+    image_bytes: Annotated[int, Meta(ge=0)] = 0
 
 
 class IsrMember(Message):

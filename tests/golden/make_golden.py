@@ -421,7 +421,7 @@ RESPONSES: dict[Api, Message] = {
             cluster.ReplicaFetchResult("events", 3, 74, message="epoch 3 is over"),
         ],
     ),
-    Api.METADATA_FETCH: cluster.MetadataFetchResponse(None, [cluster.ImageChange(6, 171, b"delta")]),
+    Api.METADATA_FETCH: cluster.MetadataFetchResponse(None, [cluster.ImageChange(6, 171, b"delta")], 17),
     Api.ALTER_PARTITION: cluster.AlterPartitionResponse(
         [cluster.IsrDecision(0, "", b"state"), cluster.IsrDecision(84, "broker 2 is not in sync")]
     ),

@@ -12,7 +12,7 @@ from sparklog.errors import BrokerNotAvailableError, RequestTimedOutError, Spark
 from sparklog.protocol.apis import Api
 from sparklog.protocol.cluster_messages import MetadataFetchRequest, MetadataFetchResponse
 from sparklog.replication.cluster_image import ClusterImage, Version
-from sparklog.replication.image_codec import decode_delta, decode_image
+from sparklog.replication.image_codec import PackedImage, decode_delta, unpack_image
 from sparklog_broker.cluster.controller_client import ControllerClient
 from sparklog_broker.cluster.membership import ImageNews, Membership
 
@@ -117,7 +117,7 @@ class ImageFollower:
             "image", Api.METADATA_FETCH, request, MetadataFetchResponse, timeout_s=WAIT_S + ANSWER_S
         )
         return ImageNews(
-            None if answer.image is None else decode_image(answer.image),
+            None if answer.image is None else unpack_image(PackedImage(answer.image, answer.image_bytes)),
             tuple((Version(c.controller_epoch, c.zxid), decode_delta(c.delta)) for c in answer.changes),
         )
 

@@ -22,12 +22,16 @@ from sparklog.protocol.cluster_messages import (
 )
 from sparklog.replication.cluster_image import Version
 from sparklog.replication.controller.model import ControlledShutdown, DirectoryFailed, DirectoryFull
-from sparklog.replication.image_codec import encode
+from sparklog.replication.image_codec import encode, pack_image
 from sparklog.security.records import RecordId
+from sparklog.settings import MIB
 from sparklog.types import TopicPartition
 from sparklog_broker.cluster.leader_side.isr_proposals import decide
 from sparklog_broker.network.reply import Response
 from sparklog_broker.request_context import RequestContext
+
+CHANGES_BYTES_MAX = 4 * MIB
+"""Size of the encoded changes beyond which a broker gets a whole image."""
 
 
 async def replica_fetch(request: ReplicaFetchRequest, payload: memoryview, context: RequestContext) -> Response:
@@ -45,12 +49,14 @@ async def metadata_fetch(request: MetadataFetchRequest, payload: memoryview, con
         news = await cluster.membership.news(held, request.max_wait_ms / 1_000)
     finally:
         context.times.wait_s += clock.monotonic_s() - began_s
-    return Response(
-        MetadataFetchResponse(
-            None if news.image is None else encode(news.image),
-            [ImageChange(*version, encode(delta)) for version, delta in news.changes],
-        )
-    )
+    changes = [ImageChange(*version, encode(delta)) for version, delta in news.changes]
+    image = news.image
+    if sum(len(change.delta) for change in changes) > CHANGES_BYTES_MAX:
+        image, changes = cluster.membership.controller_image(), []
+    if image is None:
+        return Response(MetadataFetchResponse(changes=changes))
+    packed = pack_image(image)
+    return Response(MetadataFetchResponse(packed.data, image_bytes=packed.size_bytes))
 
 
 async def alter_partition(request: AlterPartitionRequest, payload: memoryview, context: RequestContext) -> Response:

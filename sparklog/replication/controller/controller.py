@@ -23,8 +23,8 @@ controller completes a change that was interrupted.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Hashable, Iterator, Mapping
+from collections import Counter, deque
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 from msgspec import Struct, field
@@ -271,16 +271,14 @@ class Controller:
         self._offline = {life: tps for life, tps in self._offline.items() if life in lives}
         self._full = {life: tps for life, tps in self._full.items() if life in lives}
         self._suspected_ms = {life: at_ms for life, at_ms in self._suspected_ms.items() if life in lives}
-        for tp, partition in list(draft.all_partitions()):
-            if (
-                partition.leader == NO_LEADER
-                or not gone.isdisjoint(partition.isr)
-                or not crashed.isdisjoint(partition.elr)
-            ):
-                is_flushed = draft.topic(tp.topic).configs.get(FLUSH_MODE_SETTING) == "group"
-                is_only_replica = len(partition.replicas) == 1
-                forgotten = emptied if is_flushed or is_only_replica else crashed
-                self._depart(draft, tp, partition, gone, set() if self._config.has_own_store else forgotten)
+        concerned = draft.partitions_that(
+            lambda p: p.leader == NO_LEADER or not gone.isdisjoint(p.isr) or not crashed.isdisjoint(p.elr)
+        )
+        for tp, partition in concerned:
+            is_flushed = draft.topic(tp.topic).configs.get(FLUSH_MODE_SETTING) == "group"
+            is_only_replica = len(partition.replicas) == 1
+            forgotten = emptied if is_flushed or is_only_replica else crashed
+            self._depart(draft, tp, partition, gone, set() if self._config.has_own_store else forgotten)
 
     def _registered_brokers(self, draft: Draft) -> dict[int, int]:
         return {**(self._image.known if self._image is not None else {}), **draft.known}
@@ -364,9 +362,7 @@ class Controller:
         broker = self._check_life(draft, request.broker_id, request.broker_epoch)
         draft.brokers[broker.broker_id] = replace(broker, is_stopping=True)
         led = 0
-        for tp, partition in list(draft.all_partitions()):
-            if broker.broker_id not in partition.isr:
-                continue
+        for tp, partition in draft.partitions_that(lambda p: broker.broker_id in p.isr):
             rules = draft.rules(tp, partition)._replace(unclean=False)
             moved = election.elect(partition, rules) if partition.leader == broker.broker_id else partition
             if moved.leader == NO_LEADER or moved.leader not in moved.isr or len(moved.isr) == 1:
@@ -428,11 +424,10 @@ class Controller:
             return False
         draft.brokers[broker.broker_id] = replace(broker, is_suspected=True)
         self._suspected_ms[broker.broker_id, broker.broker_epoch] = now_ms
-        for tp, partition in list(draft.all_partitions()):
-            if broker.broker_id in partition.replicas:
-                if not self._guards.suspicion_in_sync_only:
-                    partition = replace(partition, isr=partition.replicas)
-                draft.change(tp, election.bypass(partition, broker.broker_id, draft.rules(tp, partition)))
+        for tp, partition in draft.partitions_that(lambda p: broker.broker_id in p.replicas):
+            if not self._guards.suspicion_in_sync_only:
+                partition = replace(partition, isr=partition.replicas)
+            draft.change(tp, election.bypass(partition, broker.broker_id, draft.rules(tp, partition)))
         return True
 
     def _end_suspicions(self, draft: Draft, now_ms: int) -> None:
@@ -448,11 +443,10 @@ class Controller:
         if not self._term.has_seen_brokers:
             return
         self._end_suspicions(draft, now_ms)
-        is_at_rest = not self._suspected_ms
-        for tp, partition in list(draft.all_partitions()):
-            if partition.leader != NO_LEADER and not partition.is_reassigned:
-                continue
-            is_at_rest = False  # a later tick may find that a broker is back, or that a replica has caught up
+        concerned = draft.partitions_that(lambda p: p.leader == NO_LEADER or bool(p.adding or p.removing))
+        # a later tick may find that a broker is back, or that a replica has caught up
+        is_at_rest = not self._suspected_ms and not concerned
+        for tp, partition in concerned:
             rules = draft.rules(tp, partition)
             elected = election.elect(partition, rules) if partition.leader == NO_LEADER else partition
             draft.change(tp, election.finish_reassignment(elected, rules))
@@ -472,11 +466,14 @@ class Controller:
     def _rebalance(self, draft: Draft) -> None:
         """Give leaderships back to each broker that lacks more than `leader.imbalance.per.broker.percentage` of its
         preferred leaderships."""
+        preferred = Counter(partition.replicas[0] for _, partition in draft.all_partitions())
+        astray: dict[int, list[tuple[TopicPartition, PartitionImage]]] = {}
+        for tp, partition in draft.partitions_that(lambda p: p.leader not in (NO_LEADER, p.replicas[0])):
+            astray.setdefault(partition.replicas[0], []).append((tp, partition))
         for broker_id in draft.live_brokers():
-            preferred = [(tp, p) for tp, p in draft.all_partitions() if p.replicas[0] == broker_id]
-            astray = list(_led_by_others(preferred))
-            if preferred and 100 * len(astray) > self._config.imbalance_percent * len(preferred):
-                for tp, partition in astray:
+            theirs = astray.get(broker_id, [])
+            if 100 * len(theirs) > self._config.imbalance_percent * preferred[broker_id]:
+                for tp, partition in theirs:
                     rules = draft.rules(tp, partition)
                     if broker_id in partition.isr and rules.can_lead(broker_id) and not rules.is_avoided(broker_id):
                         draft.change(tp, replace(partition, leader=broker_id))
@@ -496,9 +493,3 @@ def _fits(draft: Draft, request: AlterSecurity) -> bool:
         return True
     count, size = len(earlier) + len(request.changes), size_of(earlier) + size_of(request.changes)
     return count <= CHANGES_MAX and size <= CHANGE_BYTES_MAX
-
-
-def _led_by_others(
-    partitions: list[tuple[TopicPartition, PartitionImage]],
-) -> Iterator[tuple[TopicPartition, PartitionImage]]:
-    return ((tp, p) for tp, p in partitions if p.leader not in (NO_LEADER, p.replicas[0]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -167,6 +167,18 @@ class Draft:
             for number, partition in enumerate(topic.partitions):
                 tp = TopicPartition(topic.name, number)
                 yield tp, self._partitions.get(tp, partition)
+
+    def partitions_that(self, matches: Callable[[PartitionImage], bool]) -> list[tuple[TopicPartition, PartitionImage]]:
+        """Return the partitions for which `matches` returns True. A large cluster has hundreds of thousands, so that
+        names are made for these alone."""
+        if self._partitions:
+            return [(tp, state) for tp, state in self.all_partitions() if matches(state)]
+        return [
+            (TopicPartition(topic.name, number), state)
+            for topic in self.topics()
+            for number, state in enumerate(topic.partitions)
+            if matches(state)
+        ]
 
     def partition(self, tp: TopicPartition) -> PartitionImage:
         """Return a partition with its changes. Raises UnknownTopicOrPartitionError."""

@@ -121,8 +121,8 @@ def alter_config(draft: Draft, request: AlterConfig) -> None:
         kept = {name: value for name, value in topic.configs.items() if name not in request.changes}
         values = {name: value for name, value in request.changes.items() if value is not None}
         draft.set_topic(replace(topic, configs=MappingProxyType({**kept, **values})))
-    for tp, partition in list(draft.all_partitions()):
-        if partition.elr and request.topic in (None, tp.topic):
+    for tp, partition in draft.partitions_that(lambda p: bool(p.elr)):
+        if request.topic in (None, tp.topic):
             draft.change(tp, with_isr(partition, partition.isr, draft.rules(tp, partition).min_insync))
 
 

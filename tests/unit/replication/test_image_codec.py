@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import MappingProxyType
 
 import pytest
@@ -15,7 +16,16 @@ from sparklog.replication.cluster_image import (
     TopicImage,
     Version,
 )
-from sparklog.replication.image_codec import decode_delta, decode_image, decode_partition, encode
+from sparklog.replication.image_codec import (
+    IMAGE_BYTES_MAX,
+    PackedImage,
+    decode_delta,
+    decode_image,
+    decode_partition,
+    encode,
+    pack_image,
+    unpack_image,
+)
 from sparklog.types import TopicPartition
 from tests.support.cases import for_each
 
@@ -45,3 +55,21 @@ def test_malformed_images_are_refused(decode: object) -> None:
     for spoiled in (b"", b"\xc1", data[:-1], data + b"x", encode(PARTITION)[:5]):
         with pytest.raises(InvalidRequestError):
             decode(spoiled)  # type: ignore[operator]
+
+
+def test_an_image_is_sent_in_compressed_form() -> None:
+    image = ClusterImage().apply(DELTA, Version(3, 170))
+    packed = pack_image(image)
+    assert unpack_image(packed) == image and packed.size_bytes == len(encode(image))
+    many = ClusterImage(topics={f"t{i}": TopicImage(f"t{i}", f"{i:032}", (PARTITION,) * 20) for i in range(500)})
+    assert len(pack_image(many).data) * 10 < len(encode(many))
+
+
+@for_each(
+    "size_bytes, spoil",
+    [(0, bytes), (IMAGE_BYTES_MAX + 1, bytes), (5, bytes), (None, lambda data: data[:-4]), (None, lambda _: b"")],
+)
+def test_malformed_compressed_images_are_refused(size_bytes: int | None, spoil: Callable[[bytes], bytes]) -> None:
+    packed = pack_image(ClusterImage().apply(DELTA, Version(3, 170)))
+    with pytest.raises(InvalidRequestError):
+        unpack_image(PackedImage(spoil(packed.data), packed.size_bytes if size_bytes is None else size_bytes))
