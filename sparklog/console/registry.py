@@ -35,7 +35,7 @@ class RegistryAccess:
         """`url`: address of the registry; "": the brokers name it. `timeout_ms`: longest time to ask the brokers."""
         self._bootstrap_servers = bootstrap_servers
         self._security = security
-        self._given_url = url
+        self._configured_url = url
         self._timeout_ms = timeout_ms
         self._clock = clock
         self._lock = threading.Lock()
@@ -58,7 +58,7 @@ class RegistryAccess:
                 yield RegistrySubjects(client)
             except BrokerNotAvailableError:
                 with self._lock:
-                    self._url = self._given_url  # the brokers can have another registry by now
+                    self._url = self._configured_url  # the brokers can have another registry by now
                 raise
 
     def names(self, registry: RegistrySubjects) -> Sequence[str]:

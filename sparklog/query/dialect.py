@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import combinations
 
+from sparklog.client.net.topic_info import TopicInfo
+from sparklog.format.key_format import SCHEMA_FORMATS
+from sparklog.kafka.values.schemas import key_subject, value_subject
 from sparklog.query.names import literal, quoted
+from sparklog.query.ranges import OFFSET, PARTITION, TIMESTAMP
 
 KEYWORDS_MAX = 6
 """Largest number of keywords that are tried with quotes, in all combinations. With more of them there is no hint."""
@@ -17,7 +21,12 @@ _LISTING = re.compile(
     r"|show\s+(?:columns|fields)\s+(?:from|in)\s+(?:[^\W\d]\w*|\"[^\"]+\"))",
     re.IGNORECASE,
 )
-_DESCRIBE = re.compile(r"\s*(?:describe|desc)\s+(?P<table>[^\W\d]\w*|\"(?:[^\"]|\"\")+\")\s*;?\s*", re.IGNORECASE)
+_NAME = r"(?:[^\W\d]\w*|\"(?:[^\"]|\"\")+\")"
+_DESCRIBE = re.compile(
+    rf"\s*(?:(?:describe|desc)(?:\s+table)?|show)\s+(?P<table>(?:{_NAME}\.)?{_NAME})\s*;?\s*", re.IGNORECASE
+)
+_SHOWN = ("tables", "databases", "schemas", "variables")
+"""Lists that SHOW has, beside the columns of a table."""
 _BEGINS_A_QUERY = ("select", "with", "from", "values", "table")
 _TOKEN = re.compile(
     r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--[^\n]*|/\*.*?\*/|\$\$.*?\$\$|(?P<word>[^\W\d]\w*)", re.DOTALL
@@ -52,14 +61,33 @@ def in_this_dialect(query: str) -> str:
 
 
 def is_description(query: str) -> bool:
-    """Return True if a statement is DESCRIBE with the name of a table."""
+    """Return True if a statement is DESCRIBE or SHOW with the name of a table."""
     match = _DESCRIBE.fullmatch(query)
-    return match is not None and match["table"].lower() not in _BEGINS_A_QUERY
+    return match is not None and match["table"].lower() not in (*_BEGINS_A_QUERY, *_SHOWN)
 
 
-def with_extra(query: str, extra: str) -> str:
-    """Return a DESCRIBE that has `extra` in its column of this name."""
-    return f"SELECT * REPLACE ({literal(extra)} AS extra) FROM ({query.strip().rstrip(';')})"
+def with_extra(query: str, extras: Mapping[str, str], other: str) -> str:
+    """Return a description that has a text in its column `extra`: that of `extras` for the columns in it, and `other`
+    for the others; "": no text."""
+    match = _DESCRIBE.fullmatch(query)
+    assert match is not None
+    cases = "".join(f" WHEN {literal(name)} THEN nullif({literal(text)}, '')" for name, text in extras.items())
+    extra = f"CASE column_name{cases} ELSE nullif({literal(other)}, '') END"
+    return f"SELECT * REPLACE ({extra} AS extra) FROM (DESCRIBE {match['table']})"
+
+
+def with_subjects(query: str, topic: TopicInfo) -> str:
+    """Return a description with the subjects of the topic's schemas in its column `extra`: key columns have that of the
+    values and that of the keys."""
+    value = value_subject(topic.name) if topic.value_format in SCHEMA_FORMATS else ""
+    key = key_subject(topic.name) if topic.key_format in SCHEMA_FORMATS else ""
+    if not value and not key:
+        return query
+    of_values, of_keys = (f"subject {', '.join(filter(None, names))}" for names in ([value], [value, key]))
+    extras = dict.fromkeys((PARTITION, OFFSET, TIMESTAMP), "") | dict.fromkeys(
+        topic.key_columns if key else (), of_keys
+    )
+    return with_extra(query, extras, of_values if value else "")
 
 
 def words_of(query: str) -> frozenset[str]:

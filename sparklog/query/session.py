@@ -37,7 +37,6 @@ from sparklog.errors import (
     QueryCancelledError,
     SparklogError,
 )
-from sparklog.kafka.values.schemas import value_subject
 from sparklog.query.calls import CALLS
 from sparklog.query.dialect import (
     in_this_dialect,
@@ -45,8 +44,8 @@ from sparklog.query.dialect import (
     is_table_list,
     quote_hint,
     table_list,
-    with_extra,
     with_quotes,
+    with_subjects,
     words_of,
 )
 from sparklog.query.exact_values import with_exact_values
@@ -399,8 +398,8 @@ class SqlSession:
             for topic in named:
                 self._bind(topic)
             self._bind_latest(query, named)
-            if named and is_description(query) and self._cluster.topic(named[0]).value_format != "json":
-                query = with_extra(query, f"subject {value_subject(named[0])}")
+            if named and is_description(query):
+                query = with_subjects(query, self._cluster.topic(named[0]))
             if kind == "TRANSACTION":
                 self._in_transaction = _END.match(query) is None
             bounded = self._run_bounded(query, named) if kind == "SELECT" and not self._in_transaction else None

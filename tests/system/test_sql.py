@@ -64,8 +64,22 @@ def answer(session: SqlSession, query: str) -> list[tuple[Any, ...]]:
 
 def test_a_description_has_the_subject_of_the_topics_schemas(session: SqlSession, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, schema="id INT", configs={"kafka.value.format": "avro"})
-    rows = answer(session, f'DESCRIBE "{topic}"')
-    assert [row[-1] for row in rows if row[0] == "id"] == [f"subject {topic}-value"]
+    for query in (f'DESCRIBE "{topic}"', f'SHOW "{topic}"', f'SHOW COLUMNS FROM "{topic}"', f'DESC main."{topic}"'):
+        extras = {row[0]: row[-1] for row in answer(session, query)}
+        assert extras["id"] == f"subject {topic}-value", query
+        assert extras["_offset"] is None, "only columns of the topic have a schema"
+    keyed = f"{topic}-keyed"
+    forms = {"kafka.key.format": "avro"}
+    admin.create_topic(keyed, schema="id INT, n INT", key_columns=["id"], configs=forms)
+    extras = {row[0]: row[-1] for row in answer(session, f'DESCRIBE "{keyed}"')}
+    assert (extras["id"], extras["n"]) == (f"subject {keyed}-key", None)
+    admin.alter_topic(keyed, {"kafka.value.format": "avro"})
+    until(lambda: _extras(session, keyed) == (f"subject {keyed}-value, {keyed}-key", f"subject {keyed}-value"), "both")
+
+
+def _extras(session: SqlSession, topic: str) -> tuple[Any, Any]:
+    extras = {row[0]: row[-1] for row in answer(session, f'DESCRIBE "{topic}"')}
+    return extras["id"], extras["n"]
 
 
 def test_a_topic_is_a_table(broker: LocalBroker, trips: str) -> None:

@@ -100,8 +100,12 @@ def test_commands_among_statements() -> None:
 
 
 def test_descriptions_of_a_table() -> None:
-    for query in ("DESCRIBE t", ' desc "a b" ;'):
+    for query in ("DESCRIBE t", ' desc "a b" ;', "SHOW t", "describe table t", 'DESC latest."a b"', "DESCRIBE main.t"):
         assert is_description(query)
-    for query in ("DESCRIBE", "DESCRIBE SELECT 1", "desc FROM t", "SELECT 1"):
+    for query in ("DESCRIBE", "DESCRIBE SELECT 1", "desc FROM t", "SELECT 1", "SHOW DATABASES", "SHOW a.b.c"):
         assert not is_description(query)
-    assert with_extra("DESCRIBE t;", "it's") == "SELECT * REPLACE ('it''s' AS extra) FROM (DESCRIBE t)"
+    connection = duckdb.connect()
+    connection.execute("CREATE TABLE t(a INT, b INT, c INT)")
+    for query in ("DESCRIBE t;", "SHOW main.t"):
+        rows = connection.sql(with_extra(query, {"a": "", "b": "it's"}, "other")).fetchall()
+        assert [row[-1] for row in rows] == [None, "it's", "other"]
