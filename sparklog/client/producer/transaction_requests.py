@@ -14,7 +14,7 @@ from typing import Any
 from sparklog.client.group.group_offsets import Offsets, as_committed
 from sparklog.client.net.answers import identity_of
 from sparklog.client.net.cluster import Cluster
-from sparklog.client.net.coordinator_key import CoordinatorKey, group_key, transaction_key
+from sparklog.client.net.coordinator_key import group_key, transaction_key
 from sparklog.client.net.retry import Retries, RetryPolicy, request_until
 from sparklog.client.producer.accumulator import Accumulator
 from sparklog.client.producer.sequences import WriteSession
@@ -110,15 +110,24 @@ class Transactions:
         )
         self._session.is_used = True
         try:
-            key = group_key(member.group_id)
-            answer = self._ask(Api.TXN_OFFSET_COMMIT, request, TxnOffsetCommitResponse, coordinator=key)
-            for result in answer.results:
-                if result.error_code:
-                    raise error_from_code(result.error_code, result.message)
+            self._add_offsets(request)
         except SparklogError as e:
             self._accumulator.fail_session(e)
             self._learn_failure()
+            self._session.is_error_raised = True
             raise
+
+    def _add_offsets(self, request: TxnOffsetCommitRequest) -> None:
+        """Send offsets to the group's coordinator until `max.block.ms` is over. Raises the first error of an offset."""
+        attempts, key = Retries(self._policy), group_key(request.group_id)
+        while True:
+            answer = request_until(
+                self._cluster, Api.TXN_OFFSET_COMMIT, request, TxnOffsetCommitResponse, attempts, coordinator=key
+            )
+            failed = next((result for result in answer.results if result.error_code), None)
+            if failed is None:
+                return
+            attempts.pause(error_from_code(failed.error_code, failed.message))
 
     def commit(self) -> None:
         """Store everything and commit the transaction, or raise an error."""
@@ -183,26 +192,18 @@ class Transactions:
         assert self.state.identity is not None
         return self.state.identity
 
-    def _ask(
-        self,
-        api: Api,
-        request: Any,
-        response: type[Any],
-        deadline: float | None = None,
-        coordinator: CoordinatorKey | None = None,
-    ) -> Any:
-        """Send a request to the transaction's coordinator, or to `coordinator`, and repeat it until `max.block.ms` is
-        over, or `deadline` (monotonic, in s) if that comes earlier."""
+    def _ask(self, api: Api, request: Any, response: type[Any], deadline: float | None = None) -> Any:
+        """Send a request to the transaction's coordinator, and repeat it until `max.block.ms` is over, or `deadline`
+        (monotonic, in s) if that comes earlier."""
         policy = self._policy
         if deadline is not None:
             remaining_ms = max(1, int((deadline - time.monotonic()) * 1000))
             policy = policy._replace(timeout_ms=min(policy.timeout_ms, remaining_ms))
         try:
-            key = transaction_key(self.state.transactional_id) if coordinator is None else coordinator
+            key = transaction_key(self.state.transactional_id)
             return request_until(self._cluster, api, request, response, Retries(policy), coordinator=key)
         except SparklogError as e:
-            if api is not Api.TXN_OFFSET_COMMIT:
-                self.state.coordinator_failed(e)
+            self.state.coordinator_failed(e)
             if self.state.state is State.FATAL_ERROR:
                 self._accumulator.refuse(e)
             raise

@@ -15,6 +15,7 @@ from sparklog.client.producer.producer import Producer
 from sparklog.client.producer.transaction_state import State, TransactionState
 from sparklog.errors import (
     ConcurrentTransactionsError,
+    CoordinatorLoadingError,
     CorruptBatchError,
     FencedMemberEpochError,
     InvalidConfigError,
@@ -313,6 +314,21 @@ def test_offsets_go_with_the_transaction(fake: FakeBroker) -> None:
         ("g", "m", 3, 5),
     ]
     assert ends(fake) == [(0, True), (1, False)]
+
+
+def test_offsets_are_sent_again_after_a_retriable_error_of_an_offset(fake: FakeBroker) -> None:
+    attempts: list[Api] = []
+
+    def hook(api: Api, message: Any) -> None:
+        if api is Api.TXN_OFFSET_COMMIT:
+            attempts.append(api)
+            fake.offset_code = 0 if len(attempts) > 2 else CoordinatorLoadingError.code
+
+    fake.hook = hook
+    with producer(fake) as p, p.transaction():
+        p.send_offsets_to_transaction({TopicPartition("events", 0): 5}, "group")
+    assert len(attempts) == 3
+    assert ends(fake) == [(0, True)]
 
 
 @pytest.mark.parametrize(
