@@ -54,6 +54,10 @@ class ReplicaHost(Protocol):
         """Note that this broker no longer leads the partition, although its image still names it."""
         ...
 
+    def on_event(self, key: TopicPartition) -> None:
+        """Note that the partition's leader gets an event, after which it can wait for time."""
+        ...
+
     def on_new_data(self, key: TopicPartition) -> None:
         """Wake the followers that wait for this partition, after new records, a new high watermark or log start, or a
         change of leader."""
@@ -271,6 +275,7 @@ class ClusterReplica:
             self._hear_of(event.partition)
         if isinstance(self.state, Leader):
             before = self.isr
+            self._host.on_event(self.key)
             self._carry_out(self.state.handle(event, self._host.now_ms()), log)
             if self.state.has_resigned:
                 self._host.on_role_lost(self.key)
@@ -282,6 +287,7 @@ class ClusterReplica:
         """Pass a follower's fetch to the rules, and return their verdict; None if this broker does not lead."""
         if not isinstance(self.state, Leader):
             return None
+        self._host.on_event(self.key)
         effects = self.state.handle(fetch, self._host.now_ms())
         verdict: FetchVerdict | None = None
         for effect in effects:

@@ -126,8 +126,8 @@ class Replicas:
         """Partitions on full disks, into which no records are copied."""
         self.counters = server.counters
         self._was_certain = True
-        self._is_at_rest = False
-        """True after a tick in which no leader had anything to do, until a partition has news."""
+        self._unsettled: dict[TopicPartition, None] = {}
+        """Partitions with an event since the last tick, and those that wait for time: the others need no tick."""
         self._followed = _FollowedImage(ClusterImage(), False, frozenset())
         self._idle: dict[TopicPartition, None] = {}
         """Partitions that this broker neither leads nor copies. Any image can give them a role."""
@@ -165,8 +165,11 @@ class Replicas:
     def propose(self, replica: ClusterReplica, proposal: ProposeIsr) -> None:
         self._proposals.add(replica, proposal)
 
+    def on_event(self, key: TopicPartition) -> None:
+        self._unsettled[key] = None
+
     def on_new_data(self, key: TopicPartition) -> None:
-        self._is_at_rest = False
+        self._unsettled[key] = None
         self._server.on_new_data(key)
 
     def on_role_lost(self, key: TopicPartition) -> None:
@@ -191,7 +194,7 @@ class Replicas:
         self.image = image
         if self.noted_epoch == NO_EPOCH or not image.brokers:
             return
-        self._is_at_rest = False
+        self._unsettled = dict.fromkeys(self._replicas)
         self._eligible = image.eligible()
         self._quota.set_rate(image.throttle_bytes)
         self._server.quota.set_rate(image.throttle_bytes)
@@ -489,11 +492,10 @@ class Replicas:
         if certain and not self._was_certain:
             self.follow_image(self.image)
         self._was_certain = certain
-        if self._is_at_rest:
-            return
-        self._is_at_rest = True
-        for replica in list(self._replicas.values()):
-            state = replica.state
-            if isinstance(state, Leader) and state.waits_for_time:
-                self._is_at_rest = False
+        for key in list(self._unsettled):
+            replica = self._replicas.get(key)
+            state = None if replica is None else replica.state
+            if replica is not None and isinstance(state, Leader) and state.waits_for_time:
                 replica.handle(Tick())
+            else:
+                del self._unsettled[key]

@@ -196,12 +196,14 @@ class Leader:
 
     @property
     def waits_for_time(self) -> bool:
-        """True if a Tick can have effects. A sole replica with all records committed needs no ticks."""
+        """True if a Tick can have effects. A partition whose replicas are all in sync, and have all records, needs no
+        ticks."""
+        end, isr = self._log.log_end_offset, self._committed.isr
         return (
-            bool(self._followers)
-            or self._pending is not None
+            self._pending is not None
             or self._committed.recovering
-            or self._high_watermark < self._end_seen
+            or self._high_watermark < end
+            or any(r not in isr or progress.log_end_offset != end for r, progress in self._followers.items())
         )
 
     def latest_offset(self) -> int:

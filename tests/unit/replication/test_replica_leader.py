@@ -443,4 +443,25 @@ def test_a_sole_replica_whose_records_are_committed_waits_for_no_time() -> None:
     assert leader.waits_for_time, "its proposal has no answer"
     leader.handle(ProposalResult(7, AlterOutcome.INELIGIBLE), 0)
     assert leader.waits_for_time, "it has to propose again"
-    assert Leader(1, 11, image(), log, 0).waits_for_time, "followers may lag"
+
+
+def test_a_leader_waits_for_time_while_a_follower_lacks_records_or_is_out_of_sync() -> None:
+    log = Log(3, high_watermark=3)
+    leader = Leader(1, 11, image(), log, 0)
+    leader.become(0)
+    assert leader.waits_for_time, "no follower has fetched in this epoch"
+    fetch(leader, 2, 3)
+    assert leader.waits_for_time, "one follower has not"
+    fetch(leader, 3, 3)
+    assert not leader.waits_for_time
+    log.log_end_offset = 4
+    leader.handle(LogGrowth(), 0)
+    assert leader.waits_for_time
+    fetch(leader, 2, 4)
+    fetch(leader, 3, 4)
+    assert not leader.waits_for_time and leader.high_watermark == 4
+    fetch(leader, 3, 2)
+    assert leader.waits_for_time, "it has lost records"
+    fetch(leader, 3, 4)
+    leader.handle(NewImage(replace(ALL_IN_SYNC, isr=(1, 2), partition_epoch=8), {1: 11, 2: 12, 3: 13}, 1), 0)
+    assert leader.waits_for_time, "a replica can join"

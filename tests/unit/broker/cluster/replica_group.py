@@ -81,6 +81,9 @@ class Node:
     def on_role_lost(self, key: TopicPartition) -> None:
         pass
 
+    def on_event(self, key: TopicPartition) -> None:
+        pass
+
     def on_new_data(self, key: TopicPartition) -> None:
         self.server.on_new_data(key)
 

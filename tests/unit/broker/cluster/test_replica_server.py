@@ -60,6 +60,9 @@ class ReplicaHost:
     def on_role_lost(self, key: TopicPartition) -> None:
         pass
 
+    def on_event(self, key: TopicPartition) -> None:
+        pass
+
     def on_new_data(self, key: TopicPartition) -> None:
         assert self.server is not None
         self.server.on_new_data(key)
