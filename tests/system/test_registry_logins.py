@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import jwt
 import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from cryptography.hazmat.primitives.asymmetric import rsa
 from jwt.algorithms import RSAAlgorithm
 
@@ -22,6 +23,7 @@ from sparklog.security.acls import Acl, Operation, PatternType, Permission, Reso
 from sparklog.security.client_security import ClientSecurity, client_security
 from sparklog.security.principals import user
 from tests.support.cli import Result, run_here
+from tests.support.waiting import until
 from tests.system.secure_broker import PASSWORD, SecureBroker
 
 NAMES = ("alice", "token-user")
@@ -161,6 +163,41 @@ def test_brokers_name_the_registry_to_clients_that_may_trust_them(secure: World)
     assert registry_url(addresses["LOCAL"]) == secure.url
     open_settings = secure.broker.client("alice") | {"security.protocol": "SASL_PLAINTEXT"}
     assert registry_url(addresses["SASL"], login(open_settings)) == secure.url, "localhost is trusted"
+
+
+def test_confluents_client_logs_in(secure: World, tmp_path: Path) -> None:
+    secure.token_settings(tmp_path / "token")
+    common = {"url": secure.url, "ssl.ca.location": str(secure.broker.ca)}
+    logins = (
+        {"basic.auth.user.info": f"alice:{PASSWORD}"},
+        {
+            "bearer.auth.credentials.source": "STATIC_TOKEN",
+            "bearer.auth.token": (tmp_path / "token").read_text().strip(),
+            "bearer.auth.logical.cluster": "lsrc-1",
+            "bearer.auth.identity.pool.id": "pool-1",
+        },
+    )
+    for login in logins:
+        with SchemaRegistryClient(common | login) as client:
+            assert client.register_schema("t-value", Schema('"int"', "AVRO")) == 1
+
+
+def test_a_token_that_expires_ends_the_use_of_a_connection(secure: World, tmp_path: Path) -> None:
+    settings = secure.token_settings(tmp_path / "token", exp=time.time() + 4)
+    client = RegistryClient(secure.url, login(settings), idle_max=1)
+    client.ask("GET", ["subjects"])
+
+    def is_refused() -> bool:
+        try:
+            client.ask("GET", ["subjects"])
+        except SaslAuthenticationFailedError:
+            return True
+        return False
+
+    until(is_refused, "the token has expired")
+    secure.token_settings(tmp_path / "token")
+    assert client.ask("GET", ["subjects"]) is not None, "the next token of the file is used"
+    client.close()
 
 
 def test_an_address_without_a_registry_is_refused(secure: World) -> None:

@@ -27,6 +27,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 import sparklog
 from sparklog.client.local import LocalBroker
+from sparklog.client.net.registry_address import registry_url
 from sparklog.gateway.rest.http_session import BODY_BYTES_MAX
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.principals import user
@@ -286,6 +287,7 @@ def test_all_gateways_of_a_cluster_serve_one_registry(tmp_path: Path) -> None:
     with sparklog.start_local(tmp_path, brokers=2, kafka=True, timeout_s=120) as cluster:
         urls = cluster.schema_registry_url.split(",")
         assert len(urls) == 2
+        assert set(registry_url(cluster.bootstrap_servers).split(",")) == set(urls)
         ids = []
         for i in range(6):
             body = {"schema": json.dumps({"type": "fixed", "name": f"F{i}", "size": i})}

@@ -75,7 +75,7 @@ async def metadata(request: MetadataRequest, payload: memoryview, context: Reque
         brokers=_brokers(context),
         topics=[],
         suspected=[b.broker_id for b in broker.cluster.image.brokers.values() if b.is_suspected],
-        registries=_registries(broker) if request.with_registries else [],
+        registries=registries_of(broker) if request.with_registries else [],
     )
     remedy = "ask for fewer topics at once, or use a newer client, which requests pages"
     version = context.older_version
@@ -97,7 +97,7 @@ def _brokers(context: RequestContext) -> list[BrokerEndpoint]:
     return [endpoints[i] for i in sorted(endpoints)]
 
 
-def _registries(broker: Broker) -> list[str]:
+def registries_of(broker: Broker) -> list[str]:
     """Return the addresses of the schema registry in the brokers' gateways, first those with TLS. An outside registry
     is left out: it must not get the passwords of the cluster's users."""
     if broker.config.schema_registry_url:

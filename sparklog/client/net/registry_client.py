@@ -295,7 +295,7 @@ class RegistryClient:
             ) from None
 
     def _unavailable(self, address: RegistryAddress, error: Exception) -> BrokerNotAvailableError:
-        reason = str(error) or type(error).__name__
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
         if isinstance(error, HTTPException | ConnectionResetError) and not address.is_tls:
             reason = f"its answer is no HTTP ({type(error).__name__}); is it https://?"
         return BrokerNotAvailableError(f"the schema registry at {address.url} does not answer: {reason}")

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from sparklog_broker.children import kafka_gateway
 from sparklog_broker.children.kafka_gateway import KafkaGateway
 from sparklog_broker.config import make_config
+from sparklog_broker.handlers.metadata import registries_of
 from sparklog_broker.network import preamble
 from sparklog_broker.network.listening import ListenError
 from sparklog_broker.network.preamble import read_preamble
@@ -21,6 +23,29 @@ from sparklog.security.listeners import endpoint_for, parse_listeners, registere
 
 CLIENT = OnBehalf("10.1.2.3", 5000, "10.0.0.1", 9092, b"certificate")
 REGISTRY = {"schema.registry.listeners": "http://127.0.0.1:0"}
+
+
+def test_metadata_name_the_registries_of_all_gateways_and_none_outside() -> None:
+    def registries(own: tuple[str, ...], *endpoints: tuple[str, ...], outside: str = "") -> list[str]:
+        brokers = {i: SimpleNamespace(endpoints=one) for i, one in enumerate(endpoints)}
+        image, config = SimpleNamespace(brokers=brokers), SimpleNamespace(schema_registry_url=outside)
+        broker = SimpleNamespace(config=config, cluster=SimpleNamespace(image=image), registries=own)
+        return registries_of(cast(Any, broker))
+
+    both = ("a:1", "INNER://a:1", "kafka.http://a:81", "kafka.https://a:82")
+    assert registries(("http://127.0.0.1:1",), both, ("b:1",), ("c:1", "X://c:1", "kafka.https://c:82")) == [
+        "https://a:82", "https://c:82", "http://a:81"
+    ]  # fmt: skip
+    assert registries(("http://:81", "https://:82"), ("a:1",)) == ["https://:82", "http://:81"]
+    assert registries(("http://:81",), outside="http://other:8081") == []
+    kafka = parse_listeners("http://127.0.0.1:0,https://0.0.0.0:0", "http:PLAINTEXT,https:SSL")
+    config = make_config(REGISTRY)
+    gateway = KafkaGateway(kafka, config.security)
+    try:
+        (one, port), (other, _) = (url.rsplit(":", 1) for url in gateway.registries)
+        assert (one, other) == ("http://127.0.0.1", "https://") and int(port) > 0
+    finally:
+        gateway.close()
 
 
 def test_settings_are_checked_at_the_start() -> None:
