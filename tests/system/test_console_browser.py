@@ -39,6 +39,7 @@ PAGES = (
     "/transactions",
     "/transaction?id=shop-stuck",
     "/transactions/hanging?topic=orders",
+    "/schemas",
     "/sql",
     "/change/create-topic?topic=made&partitions=2",
     "/change/add-partitions?topic=trips&total=4",

@@ -26,6 +26,7 @@ from sparklog.environment import real_environment
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.client_security import SecuritySettings, client_security
 from sparklog.security.principals import user
+from tests.support.cli import run_here
 from tests.system.console_browser import console_process, open_browser, require_browser, text_of
 from tests.system.console_client import BASE, HTMX, ORIGIN, fields_of, get
 from tests.system.console_links import rows_of
@@ -155,13 +156,15 @@ def test_a_large_registry_is_shown_page_by_page(filled: World, monkeypatch: pyte
     try:
         with client_of(filled.address, f"http://127.0.0.1:{server.server_port}") as client:
             page = get(client, "/schemas")
-            assert "1 to 50 of 10,000 subjects" in page and "does not answer" in page
+            assert "1 to 25 of 10,000 subjects" in page and "does not answer" in page
             rows = rows_of(page)
             assert rows[2][3:6] == ["1", "1", "1099511627776"] and rows[3][3] == "–"
-            assert "s09999-value" in get(client, "/schemas?page=200") and "s04321" in get(client, "/schemas?q=s04321")
+            assert "s09999-value" in get(client, "/schemas?page=400") and "s04321" in get(client, "/schemas?q=s04321")
             assert "no JSON" in get(client, "/schemas/subject?name=s00001-value")
+            listed = run_here("schema", "list", "--url", f"http://127.0.0.1:{server.server_port}")
+            assert listed.stdout.count("\n") == 10_000 and "a prefix of fewer subjects" in listed.stderr
             monkeypatch.setattr("sparklog.console.pages.schemas.PAGE_S", 0.0)
-            assert "50 subjects are shown without their versions" in get(client, "/schemas?page=2")
+            assert "25 subjects are shown without their versions" in get(client, "/schemas?page=2")
     finally:
         server.shutdown()
         thread.join()

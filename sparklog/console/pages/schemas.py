@@ -50,6 +50,8 @@ from sparklog.errors import (
     TopicAuthorizationFailedError,
 )
 
+SUBJECTS_ON_PAGE = 25
+"""Number of subjects on a page of the list. Each takes four requests to the registry."""
 VERSION_MAX = 2**31 - 1
 
 
@@ -106,7 +108,7 @@ def _or_empty(ask: Callable[[str], str], subject: str) -> str:
 
 def _list(console: Console, registry: RegistrySubjects, search: str, number: int) -> dict[str, Any]:
     end_s = console.clock.monotonic_s() + PAGE_S
-    page = page_of(subjects_matching(console.registry.names(registry), search), number)
+    page = page_of(subjects_matching(console.registry.names(registry), search), number, SUBJECTS_ON_PAGE)
     topics = _topics(console)
     rows = [subject_row(name, topics) for name in page.rows]
     level, mode = _or_empty(registry.level, ""), _or_empty(registry.mode, "")
