@@ -220,7 +220,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("log.cleaner.threads", _B, 1, "Threads that compact the logs of topics with cleanup.policy=compact.", "threads", 1, 64),
     Setting("log.cleaner.dedupe.buffer.bytes", _B, 128 * MIB, "Memory for the keys of the log being compacted, 24 bytes each, of all threads together; keys that do not fit wait for the next run.", "bytes", MIB, 64 * 1024 * MIB),
     Setting("log.cleaner.io.max.bytes.per.second", _B, -1, "Most bytes a second that compaction reads and writes, all threads together; -1 without limit.", "bytes/s", -1, 2**62, dynamic=True),
-    Setting("log.cleaner.backoff.ms", _B, 15_000, "Pause of a thread when no log is due for compaction.", "ms", 10, _DAY_MS),
+    Setting("log.cleaner.backoff.ms", _B, 15_000, "Pause of a thread when no log is due for compaction.", "ms", 10, _DAY_MS, dynamic=True),
     Setting("transaction.state.log.num.partitions", _B, 8, "Partitions of __transaction_state at its creation; an existing topic keeps its number.", minimum=1, maximum=1_000),
     Setting("producer.id.expiration.ms", _B, _DAY_MS, "A partition forgets a producer that has written nothing for this long and has no transaction open; a later retry is not recognised.", "ms", 1_000, 2**62),
     Setting("transaction.max.timeout.ms", _B, 900_000, "Longest timeout that a producer with a transactional id may request.", "ms", 1, _DAY_MS),

@@ -138,6 +138,7 @@ class Broker:
         watch(("slow.request.threshold.ms",), lambda: slow.set_slow(config.slow_request_threshold_ms / 1000))
         watch(CONNECTION_LIMIT_SETTINGS, lambda: self.throttling.set_limits(config))
         watch(("log.cleaner.io.max.bytes.per.second",), lambda: self.background.cleaner.set_rate(config))
+        watch(("log.cleaner.backoff.ms",), self.background.cleaner.run_soon)
         watch(("log.retention.check.interval.ms",), self.background.retention.run_soon)
         watch(("log.flush.interval.ms",), self.background.flushing.run_soon)
         watch((TOPIC_PREFIX,), self.topics.on_defaults_changed)

@@ -84,7 +84,7 @@ class Cleaner:
         self._logs = logs
         self._deletions_may_go = deletions_may_go if deletions_may_go is not None else lambda tp: True
         self._buffer_bytes = config.log_cleaner_dedupe_buffer_bytes // config.log_cleaner_threads
-        self._backoff_ms = backoff_ms = config.log_cleaner_backoff_ms
+        self._config = config
         self._now_s = environment.clock.monotonic_s
         self._bucket = self._bucket_of(config)
         self._lock = threading.Lock()
@@ -95,9 +95,12 @@ class Cleaner:
         """Changed by the threads, which hold the lock."""
         names = [f"cleaner-{i}" for i in range(config.log_cleaner_threads)]
         self._rounds = [
-            Rounds(name, loop, environment.executors.daemon(name), self._round, pause_s=backoff_ms / 1000)
+            Rounds(name, loop, environment.executors.daemon(name), self._round, pause_s=self._pause_s)
             for name in names
         ]
+
+    def _pause_s(self) -> float:
+        return self._config.log_cleaner_backoff_ms / 1000
 
     def set_rate(self, config: BrokerConfig) -> None:
         """Apply `log.cleaner.io.max.bytes.per.second`, from the next batch on."""
@@ -199,7 +202,7 @@ class Cleaner:
         with self._lock:
             before = self._trouble.get(key)
             failures = (before.failures if before is not None else 0) + (1 if counts else 0)
-            wait_ms = retry_after_ms(max(1, failures), self._backoff_ms)
+            wait_ms = retry_after_ms(max(1, failures), self._config.log_cleaner_backoff_ms)
             retry_at_s = None if wait_ms is None else self._now_s() + wait_ms / 1000
             self._trouble[key] = _Trouble(partition_log, failures, retry_at_s)
             self.counters.failures += 1
@@ -228,7 +231,7 @@ class Cleaner:
             self._count_failing()
             if result.next_dirty_offset <= due.section.first_dirty_offset and not result.rows_removed:
                 # nothing was removed: wait before the next compaction of this log
-                self._trouble[key] = _Trouble(due.log, 0, self._now_s() + self._backoff_ms / 1000)
+                self._trouble[key] = _Trouble(due.log, 0, self._now_s() + self._pause_s())
 
     def _throttle(self, size_bytes: int) -> None:
         bucket = self._bucket

@@ -44,7 +44,13 @@ class DirectoryWatch:
         self._on_offline: Callable[[], None] = lambda: None
         self._settling = Periodic("taking failed log directories offline", loop, self._settle, lambda: RETRY_S)
         self._lookers = [
-            Rounds(name, loop, environment.executors.daemon(name), partial(self._look, path), pause_s=POLL_INTERVAL_S)
+            Rounds(
+                name,
+                loop,
+                environment.executors.daemon(name),
+                partial(self._look, path),
+                pause_s=lambda: POLL_INTERVAL_S,
+            )
             for path in logs.log_dirs
             for name in [f"look-{path.name}"]
         ]

@@ -65,13 +65,19 @@ class Rounds:
     """Repeated work on a thread. `run` returns True if there is more work. Event-loop thread only, except for `run`."""
 
     def __init__(
-        self, name: str, loop: asyncio.AbstractEventLoop, thread: Executor, run: Callable[[], bool], *, pause_s: float
+        self,
+        name: str,
+        loop: asyncio.AbstractEventLoop,
+        thread: Executor,
+        run: Callable[[], bool],
+        *,
+        pause_s: Callable[[], float],
     ) -> None:
         """`thread`: an executor of one daemon thread; `stop` shuts it down."""
         self._thread = thread
         self._run = run
         self._running: Future[bool] | None = None
-        self._periodic = Periodic(name, loop, self._round, lambda: pause_s)
+        self._periodic = Periodic(name, loop, self._round, pause_s)
         self.start, self.run_soon = self._periodic.start, self._periodic.run_soon
 
     async def stop(self, timeout_s: float) -> bool:

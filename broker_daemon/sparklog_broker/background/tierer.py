@@ -64,7 +64,7 @@ class Tierer:
         if store is not None:
             thread = environment.executors.daemon("tierer")
             pause_s = config.remote_log_manager_task_interval_ms / 1000
-            self._rounds = Rounds("tiering", loop, thread, self._round, pause_s=pause_s)
+            self._rounds = Rounds("tiering", loop, thread, self._round, pause_s=lambda: pause_s)
 
     def start(self) -> None:
         if self._rounds is not None:

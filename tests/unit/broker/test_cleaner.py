@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 from sparklog_broker.background.cleaner import Cleaner
-from sparklog_broker.config import make_config
+from sparklog_broker.config import BrokerConfig, make_config
 
 from sparklog.environment import real_environment
 from sparklog.environment.clock import SystemClock
@@ -58,9 +58,22 @@ def cleaner(
     **given: int,
 ) -> Cleaner:
     """Without `loop` nothing runs in the background; `given`: settings of the cleaner."""
+    return cleaner_of(cleaner_config(**given), logs, clock, loop, deletions_may_go)
+
+
+def cleaner_config(**given: int) -> BrokerConfig:
     facts = {"threads": 1, "dedupe.buffer.bytes": 1 << 20, "backoff.ms": 1000}
     facts |= {name.replace("_", "."): value for name, value in given.items()}
-    config = make_config({f"log.cleaner.{name}": value for name, value in facts.items()})
+    return make_config({f"log.cleaner.{name}": value for name, value in facts.items()})
+
+
+def cleaner_of(
+    config: BrokerConfig,
+    logs: Logs,
+    clock: Clock,
+    loop: asyncio.AbstractEventLoop | None = None,
+    deletions_may_go: Callable[[TopicPartition], bool] | None = None,
+) -> Cleaner:
     environment = real_environment()._replace(clock=clock)
     return Cleaner(config, cast(asyncio.AbstractEventLoop, loop), environment, cast(LogManager, logs), deletions_may_go)
 
@@ -118,6 +131,18 @@ def test_a_log_that_fails_waits_and_the_others_go_on(tmp_path: Path, caplog: pyt
     assert worker.run_once() is None and not caplog.text
     worker.run_soon()  # the topic was altered
     assert worker.run_once() is None and "next attempt" in caplog.text
+    logs.close()
+
+
+def test_a_changed_pause_is_that_of_the_next_attempt(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    logs, config = Logs(tmp_path, "bad"), cleaner_config()
+    fill(logs["bad"])
+    damage(logs["bad"])
+    worker = cleaner_of(config, logs, Clock())
+    config.change({"log.cleaner.backoff.ms": 5_000})
+    with caplog.at_level(logging.WARNING):
+        assert worker.run_once() is None
+    assert "next attempt in 5 s" in caplog.text
     logs.close()
 
 

@@ -88,7 +88,7 @@ def test_rounds_on_a_thread_do_not_begin_after_the_stop() -> None:
     with Simulation(1) as simulation:
         loop = simulation.loop("broker")
         work = Work(loop, lambda count: count < 3)
-        rounds = Rounds("rounds", loop, loop.executor(), lambda: bool(work.now()), pause_s=PAUSE_S)
+        rounds = Rounds("rounds", loop, loop.executor(), lambda: bool(work.now()), pause_s=lambda: PAUSE_S)
         rounds.start()
         simulation.run_for(5)
         assert len(work.at_s) == 3
