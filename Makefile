@@ -111,7 +111,7 @@ fuzz: $(VENV)/.installed-dev ## hostile batches, requests, files and servers by 
 	@$(PY) -m tests.campaigns.fuzz $(FUZZ_ARGS)
 
 .PHONY: gateway-suites
-gateway-suites: java $(VENV)/.installed-dev ## franz-go's and librdkafka's own tests, and clients with schemas, against the Kafka gateway (needs Go, npm, g++, libzstd-dev, Maven; SUITES_ARGS="franz-go --run TestTxn")
+gateway-suites: java $(VENV)/.installed-dev ## tests of Kafka's clients by their authors, and clients with schemas, against the Kafka gateway (needs Go, npm, g++, libzstd-dev, Maven, GitHub; SUITES_ARGS="franz-go --run TestTxn")
 	@$(PY) -m tests.campaigns.gateway_suites $(SUITES_ARGS)
 
 .PHONY: gateway-campaign

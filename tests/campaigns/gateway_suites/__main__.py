@@ -1,6 +1,6 @@
 """`make gateway-suites`: tests of Kafka's clients, by their own authors, against a broker with a gateway.
 
-    python -m tests.campaigns.gateway_suites [franz-go] [librdkafka] [schemas] [--run REGEX] [--short]
+    python -m tests.campaigns.gateway_suites [SUITE…] [--run REGEX] [--short]
 
 Exit status 1 if a test fails that is not in the suite's list, or if a listed test passes.
 """
@@ -14,9 +14,17 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
-from tests.campaigns.gateway_suites import franz_go, librdkafka, schemas
+from tests.campaigns.gateway_suites import aiokafka, franz_go, kafka_python, librdkafka, sarama, schemas
+from tests.campaigns.gateway_suites.python_suites import is_reachable
 
-SUITES: dict[str, ModuleType] = {"franz-go": franz_go, "librdkafka": librdkafka, "schemas": schemas}
+SUITES: dict[str, ModuleType] = {
+    "franz-go": franz_go,
+    "kafka-python": kafka_python,
+    "aiokafka": aiokafka,
+    "sarama": sarama,
+    "librdkafka": librdkafka,
+    "schemas": schemas,
+}
 RECORDS = 100_000
 
 
@@ -26,8 +34,11 @@ def short_pattern(suite: ModuleType) -> str:
 
 
 def lacks(suite: ModuleType) -> list[str]:
-    """The programs and headers that the suite needs and this machine does not have."""
-    return [need for need in suite.NEEDS if shutil.which(need) is None and not Path("/usr/include", need).exists()]
+    """The programs, headers and sources that the suite needs and this machine does not have."""
+    missing = [need for need in suite.NEEDS if shutil.which(need) is None and not Path("/usr/include", need).exists()]
+    if not missing and hasattr(suite, "source") and not is_reachable(suite.source()):
+        missing.append(f"access to {suite.source().address}")
+    return missing
 
 
 def main() -> int:
@@ -36,14 +47,14 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=RECORDS, help=f"of franz-go's large tests (default {RECORDS:,})")
     parser.add_argument("--run", help="regular expression of the tests; of schemas: of the clients")
     parser.add_argument("--short", action="store_true", help="only the tests of the nightly run")
-    parser.add_argument("--built", type=Path, help="kgo.test, or the directory of librdkafka, from an earlier run")
+    parser.add_argument("--built", type=Path, help="kgo.test, or a suite's directory, from an earlier run")
     given = parser.parse_args()
     is_good = True
     for name in given.suites or SUITES:
         suite = SUITES[name]
         missing = lacks(suite)
         if missing:
-            print(f"error: {name} needs {', '.join(missing)}: install it", file=sys.stderr)
+            print(f"error: {name} needs {', '.join(missing)}", file=sys.stderr)
             return 1
         with tempfile.TemporaryDirectory(prefix="sparklog-suites-") as scratch:
             pattern = short_pattern(suite) if given.short else given.run

@@ -6,10 +6,7 @@ client that the build replaces, with the reasons.
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import shutil
 import subprocess
 import tomllib
 from collections.abc import Collection, Sequence
@@ -17,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import sparklog
+from tests.campaigns.gateway_suites.go_suites import download, results
+from tests.campaigns.gateway_suites.mending import mend
 from tests.campaigns.gateway_suites.verdict import Verdict, judge
 
 HERE = Path(__file__).parent
@@ -24,12 +23,6 @@ MODULE = "github.com/twmb/franz-go"
 TIMEOUT_S = 3_600
 NEEDS = ("go",)
 """Programs that the suite needs."""
-_BEGUN = re.compile(r"^=== RUN +(\S+)", re.MULTILINE)
-_RESULT = re.compile(r"^ *--- (PASS|FAIL|SKIP): (\S+)", re.MULTILINE)
-
-
-class MendError(Exception):
-    """A line that `franz_go.toml` replaces is not in the client's source."""
 
 
 def listed() -> dict[str, Any]:
@@ -42,46 +35,14 @@ def verify(scratch: Path, records: int, pattern: str | None, source: Path | None
     binary = build(scratch, told["version"], told["mended"]) if source is None else source
     with sparklog.start_local(scratch / "data", kafka=True, settings={"num.partitions": 3}) as broker:
         output = run(binary, broker.kafka_bootstrap_servers, records, pattern or ".*", told["refused"])
-    return judge(*results(output), told["refused"]), output
-
-
-def results(output: str) -> tuple[set[str], set[str]]:
-    """Names of the tests that have passed, and that have failed. A test of parts is one test for each part, too. A test
-    without an end has failed: the run was ended while it waited."""
-    found = dict.fromkeys(_BEGUN.findall(output), "FAIL")
-    found |= {name: result for result, name in _RESULT.findall(output)}
-    return {n for n, r in found.items() if r == "PASS"}, {n for n, r in found.items() if r == "FAIL"}
-
-
-def mend(source: Path, mended: Sequence[dict[str, str]]) -> None:
-    """Replace lines of the client's source; indentation stays. Raises MendError if a line is not there exactly once."""
-    for entry in mended:
-        path = source / entry["file"]
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        places = [n for n, line in enumerate(lines) if line.strip() == entry["before"]]
-        if len(places) != 1:
-            raise MendError(
-                f"{entry['file']} of franz-go has the line {entry['before']!r} {len(places)} times instead of once. "
-                "If this version has mended the fault, delete its entry of [[mended]] in franz_go.toml. "
-                "Otherwise put the new line there."
-            )
-        (place,) = places
-        lines[place] = lines[place].replace(entry["before"], entry["after"])
-        path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    passed, failed, _ = results(output)
+    return judge(passed, failed, told["refused"]), output
 
 
 def build(scratch: Path, version: str, mended: Sequence[dict[str, str]]) -> Path:
     """The suite's program, from a source with the lines of `mended` replaced. Raises MendError."""
-    found = json.loads(
-        subprocess.run(
-            ["go", "mod", "download", "-json", f"{MODULE}@{version}"], check=True, capture_output=True, cwd=scratch
-        ).stdout
-    )
-    source = scratch / "franz-go"
-    shutil.copytree(found["Dir"], source, copy_function=shutil.copy)
-    for path in [source, *source.rglob("*")]:
-        path.chmod(path.stat().st_mode | 0o200)  # the module cache is read-only
-    mend(source, mended)
+    source = download(MODULE, version, scratch / "franz-go")
+    mend(source, mended, "franz_go.toml")
     binary = source / "pkg" / "kgo" / "kgo.test"
     subprocess.run(["go", "test", "-c", "-o", str(binary), "./pkg/kgo"], check=True, cwd=source)
     return binary

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 
@@ -13,7 +14,9 @@ class Verdict(NamedTuple):
     unexpected: set[str]
     """Tests that fail without a reason."""
     outdated: set[str]
-    """Tests that pass although the list says that they fail."""
+    """Tests that pass although the list says that they fail, and entries of the list for no test."""
+    skipped: Mapping[str, str] = {}
+    """The reason of each test that the suite itself has left out."""
 
     @property
     def is_good(self) -> bool:
@@ -22,12 +25,16 @@ class Verdict(NamedTuple):
 
     def report(self, suite: str) -> str:
         """The verdict as lines."""
-        lines = [f"{suite}: {len(self.passed)} passed, {len(self.unexpected)} failed"]
+        left_out = f", {len(self.skipped)} skipped" if self.skipped else ""
+        lines = [f"{suite}: {len(self.passed)} passed, {len(self.unexpected)} failed{left_out}"]
+        lines += [f"  {count} skipped: {reason}" for reason, count in Counter(self.skipped.values()).most_common()]
         lines += [f"  {name} failed, and is not in the list" for name in sorted(self.unexpected)]
-        lines += [f"  {name} passed: take it out of the list" for name in sorted(self.outdated)]
+        lines += [f"  {name} passed or is no test: take it out of the list" for name in sorted(self.outdated)]
         return "\n".join(lines)
 
 
-def judge(passed: set[str], failed: set[str], refused: Collection[str]) -> Verdict:
+def judge(
+    passed: set[str], failed: set[str], refused: Collection[str], skipped: Mapping[str, str] | None = None
+) -> Verdict:
     """The verdict on a suite's results."""
-    return Verdict(passed, failed - set(refused), passed & set(refused))
+    return Verdict(passed, failed - set(refused), passed & set(refused), skipped or {})
