@@ -95,8 +95,7 @@ class Cleaner:
         """Changed by the threads, which hold the lock."""
         names = [f"cleaner-{i}" for i in range(config.log_cleaner_threads)]
         self._rounds = [
-            Rounds(name, loop, environment.executors.daemon(name), self._round, pause_s=self._pause_s)
-            for name in names
+            Rounds(name, loop, environment.executors.daemon(name), self._round, pause_s=self._pause_s) for name in names
         ]
 
     def _pause_s(self) -> float:
