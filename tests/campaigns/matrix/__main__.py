@@ -26,7 +26,7 @@ SHARE = (
     "tests/spark/test_named_sources.py",
     *(f"tests/spark/kafka_parity/test_{name}.py" for name in ("columns", "sink", "stream_positions")),
 )
-TOOLS = ("pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.119")
+TOOLS = ("pytest>=8.3", "pytest-timeout>=2.3", "pytest-xdist>=3.6", "hypothesis>=6.119")
 OLD_PYSPARK_LEAVES_SOCKETS = ("-W", "ignore::ResourceWarning", "-W", "ignore::pytest.PytestUnraisableExceptionWarning")
 TEST_TIMEOUT_S, CELL_TIMEOUT_S = 900, 3600
 """Long enough for a machine that has other things to do: a test that is cut off leaves a Spark session that answers
