@@ -49,6 +49,10 @@ RESTLESS_MS = 1_000
 """Time in ms after a new partition has interrupted a request. More new partitions are likely to follow. During this
 time they interrupt no request, and requests wait at most SETTLE_S at the leader.
 """
+INTERRUPTED_MAX = 4_000
+"""Largest number of fetches at the leader for which a new partition interrupts a request. The next request has to name
+all of them again, which takes longer than the rest of the wait if they are many.
+"""
 
 
 class FetchLimits(Struct, frozen=True):
@@ -146,6 +150,8 @@ class ReplicaFetcher:
 
     def _give_up(self, fetch: Fetch) -> None:
         now_ms = self._now_ms()
+        if len(self._armed) > INTERRUPTED_MAX:
+            return
         if self._polling is not None and fetch.at_ms <= now_ms and now_ms >= self._restless_until_ms:
             self._restless_until_ms = now_ms + RESTLESS_MS
             self._is_cancelled = self._polling.cancel()

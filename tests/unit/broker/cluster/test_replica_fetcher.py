@@ -129,6 +129,24 @@ def test_more_gaps_than_a_fetch_can_name_are_one() -> None:
     assert gaps_below(log, 2 * GAPS_MAX + 1) == [MissingOffsets(0, 2 * GAPS_MAX + 1)]
 
 
+def test_with_many_partitions_a_new_one_waits_for_the_end_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sparklog_broker.cluster.follower_side.replica_fetcher.INTERRUPTED_MAX", 1)
+
+    async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[FetchEvent]) -> None:
+        fetcher.ask(following(A), fetch())
+        fetcher.ask(following(C), fetch())
+        await leader.asked.get()
+        fetcher.ask(following(B), fetch())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert leader.requests == [[0, 2]]
+        leader.answers.put_nowait(answer())
+        await leader.asked.get()
+        assert leader.requests == [[0, 2], [1]]
+
+    run(scene)
+
+
 def test_a_new_partition_ends_a_long_request() -> None:
     async def scene(leader: Leader, fetcher: ReplicaFetcher, arrived: list[FetchEvent]) -> None:
         fetcher.ask(following(A), fetch())
