@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
 from sparklog_broker.cluster.follower_side.replica_fetcher import (
     FetchEvent,
     FetchLimits,
