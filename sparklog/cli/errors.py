@@ -29,6 +29,7 @@ HINTS: dict[type[SparklogError], str] = {
     errors.RequestTimedOutError: "is the broker overloaded or stopped? Try again; `request.timeout.ms` sets the limit",
     errors.BrokerNotAvailableError: "is the broker running, and is the address right? `sparklog broker` starts a broker, `--bootstrap-servers HOST:PORT` names its address",
     errors.NotLeaderError: "try again: the client reads the metadata again",
+    errors.ElectionNotNeededError: "no election is needed: `sparklog topic describe NAME` shows the leaders",
     errors.StorageUnavailableError: "no record was written: send again; raise the broker's `ulimit -n` if descriptors run out often",
     errors.StorageFullError: "free space on the broker's disk (or delete a topic), then send again; reading continues meanwhile",
     errors.StorageError: "check the broker's data directory (`data.dir`): does it exist, may the broker write there?",

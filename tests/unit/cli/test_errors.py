@@ -43,6 +43,8 @@ def test_the_next_step_is_for_the_case() -> None:
         (errors.InvalidRequestError("timeout = -1: a number is needed"), "topic list", "`sparklog topic list --help` shows its options and their forms"),
         (errors.InvalidRequestError("timeout = -1: a number is needed"), "", HINTS[errors.InvalidRequestError]),
         (errors.InvalidQueryError('"end" is a keyword. Write:\nSELECT "end"'), "sql", ""),
+        (errors.InvalidRequestError("Subject 'x' not found. (HTTP 404)"), "schema show", "`sparklog schema list` shows the subjects and their versions"),
+        (errors.InvalidRequestError("Invalid schema: it is no JSON (HTTP 422)"), "schema register", ""),
         (errors.InvalidQueryError("syntax error"), "sql", HINTS[errors.InvalidQueryError]),
         (errors.QueryCancelledError("cancelled"), "sql", HINTS[errors.QueryCancelledError]),
     ):  # fmt: skip
