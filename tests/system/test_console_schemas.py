@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote
@@ -149,26 +150,41 @@ class Large(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None: ...
 
 
-def test_a_large_registry_is_shown_page_by_page(filled: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Large)
+class Refusing(BaseHTTPRequestHandler):
+    """A registry with other users than the cluster."""
+
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        with client_of(filled.address, f"http://127.0.0.1:{server.server_port}") as client:
-            page = get(client, "/schemas")
-            assert "1 to 25 of 10,000 subjects" in page and "does not answer" in page
-            rows = rows_of(page)
-            assert rows[2][3:6] == ["1", "1", "1099511627776"] and rows[3][3] == "–"
-            assert "s09999-value" in get(client, "/schemas?page=400") and "s04321" in get(client, "/schemas?q=s04321")
-            assert "no JSON" in get(client, "/schemas/subject?name=s00001-value")
-            listed = run_here("schema", "list", "--url", f"http://127.0.0.1:{server.server_port}")
-            assert listed.stdout.count("\n") == 10_000 and "a prefix of fewer subjects" in listed.stderr
-            monkeypatch.setattr("sparklog.console.pages.schemas.PAGE_S", 0.0)
-            assert "25 subjects are shown without their versions" in get(client, "/schemas?page=2")
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         thread.join()
         server.server_close()
+
+
+def test_a_large_registry_is_shown_page_by_page(filled: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(Large) as url, client_of(filled.address, url) as client:
+        page = get(client, "/schemas")
+        assert "1 to 25 of 10,000 subjects" in page and "does not answer" in page
+        rows = rows_of(page)
+        assert rows[2][3:6] == ["1", "1", "1099511627776"] and rows[3][3] == "–"
+        assert "s09999-value" in get(client, "/schemas?page=400") and "s04321" in get(client, "/schemas?q=s04321")
+        assert "no JSON" in get(client, "/schemas/subject?name=s00001-value")
+        listed = run_here("schema", "list", "--url", url)
+        assert listed.stdout.count("\n") == 10_000 and "a prefix of fewer subjects" in listed.stderr
+        monkeypatch.setattr("sparklog.console.pages.schemas.PAGE_S", 0.0)
+        assert "25 subjects are shown without their versions" in get(client, "/schemas?page=2")
 
 
 def test_a_user_sees_the_subjects_of_own_topics(tmp_path: Path) -> None:
@@ -195,6 +211,13 @@ def test_a_user_sees_the_subjects_of_own_topics(tmp_path: Path) -> None:
             assert list(rows) == [f"of-{name}-value"]
             assert rows[f"of-{name}-value"][6:] == ["–", "–"], "the level needs another permission"
             assert "Log out" in get(client, "/schemas/subject?name=of-ann-value", 200 if name == "ann" else 403)
+    with served(Refusing) as url:
+        options = Options(secure.addresses["BOTH"], login=template, registry_url=url)
+        with TestClient(make_app(options, real_environment()), base_url=BASE) as client:
+            fields = fields_of(get(client, "/login")) | {"user": "ann", "secret": PASSWORD}
+            assert client.post("/login", data=fields, headers=ORIGIN).status_code == 200
+            assert "SASL_AUTHENTICATION_FAILED" in get(client, "/schemas", 400)
+            assert "Log out ann" in get(client, "/topics"), "the session goes on"
     assert secure.stop() == 0, secure.process.stderr
 
 
