@@ -25,6 +25,7 @@ EXCEPTIONS = {
     "system/test_early_failover.py::test_the_leader_and_controller_is_replaced_within_its_session": PAUSE,
     "system/test_groups.py::test_pause_keeps_the_member_alive": PAUSE,
     "system/test_kafka_gateway_hostile.py::test_well_formed_requests_with_any_values_are_survived": PAUSE,
+    "system/test_registry_logins.py::test_a_token_that_expires_ends_the_use_of_a_connection": EXPIRES,
     "system/test_secured_brokers.py::test_other_users_are_refused_everywhere": EXPIRES,
     "system/test_sql.py::test_a_broker_that_is_gone": EXPIRES,
     "system/test_throttled_neighbours.py::test_a_producer_waits_for_its_quota_on_the_connection_that_it_has": "the "

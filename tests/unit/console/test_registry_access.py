@@ -38,7 +38,7 @@ def access_of(brokers: Brokers, clock: SetClock, monkeypatch: pytest.MonkeyPatch
     return RegistryAccess("b:1", None, url, 1_000, cast(Any, clock))
 
 
-def test_the_brokers_are_asked_once_and_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_brokers_name_the_registry_once_and_again_after_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers = Brokers("http://127.0.0.1:81")
     access = access_of(brokers, SetClock(), monkeypatch)
     for _ in range(2):
@@ -52,7 +52,7 @@ def test_the_brokers_are_asked_once_and_again_after_a_failure(monkeypatch: pytes
         assert (access.url, brokers.requests) == ("http://127.0.0.1:82", 2)
 
 
-def test_brokers_without_a_registry_are_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_brokers_without_a_registry_get_another_request_later(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers, clock = Brokers(""), SetClock()
     access = access_of(brokers, clock, monkeypatch)
     for _ in range(3):
