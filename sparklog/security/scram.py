@@ -34,6 +34,8 @@ ITERATIONS_MIN = 4_096
 ITERATIONS_MAX = 1_000_000
 """Largest number of iterations, about a second of work. With more, a malicious server could block a client."""
 SALT_BYTES = 32
+SALT_BYTES_MIN = 12
+"""Least size of a salt that the library accepts at a login."""
 SHAPES_MAX = 64
 """Largest number of shapes that unknown names can get. Each of them takes an HMAC at a login."""
 MESSAGE_BYTES_MAX = 4_096
@@ -72,14 +74,16 @@ def login_name(name: str) -> str:
 
 def salted_credential(mechanism: str, salted_password: bytes, salt: bytes, iterations: int) -> ScramCredential:
     """Return the credential of a salted password, which a client has computed (KIP-554). Raises InvalidConfigError for
-    a number of iterations out of range, an empty salt, or a salted password of a wrong size."""
+    a number of iterations out of range, a short salt, or a salted password of a wrong size."""
     digest = mechanism.removeprefix("SCRAM-").replace("-", "").lower()
     if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
         raise InvalidConfigError(f"iterations = {iterations}: {ITERATIONS_MIN} to {ITERATIONS_MAX} are allowed")
     size = hashlib.new(digest).digest_size
-    if not salt or len(salted_password) != size:
+    if len(salt) < SALT_BYTES_MIN:
+        raise InvalidConfigError(f"a salt of {len(salt)} bytes: use {SALT_BYTES_MIN} bytes or more")
+    if len(salted_password) != size:
         raise InvalidConfigError(
-            f"a {mechanism} credential needs a salt and a salted password of {size} bytes, not {len(salted_password)}"
+            f"a {mechanism} credential needs a salted password of {size} bytes, not {len(salted_password)}"
         )
     client_key = hmac.digest(salted_password, b"Client Key", digest)
     server_key = hmac.digest(salted_password, b"Server Key", digest)
@@ -140,7 +144,7 @@ def parse_credential(mechanism: str, text: str) -> ScramCredential:
         ) from None
     if (
         {len(credential.stored_key), len(credential.server_key)} != {digest_bytes}
-        or len(credential.salt) < 12
+        or len(credential.salt) < SALT_BYTES_MIN
         or not ITERATIONS_MIN <= credential.iterations <= ITERATIONS_MAX
     ):
         raise InvalidConfigError(f"a {mechanism} credential has a length or a number of iterations that it cannot have")

@@ -352,6 +352,10 @@ def test_acls_and_users_are_administered_with_kafkas_clients(secure: SecureGatew
     change = kafka.UserScramCredentialUpsertion("bob", kafka.ScramCredentialInfo(mechanism, 10), b"secret of bob")
     with pytest.raises(KafkaException, match="iterations"):
         root.alter_user_scram_credentials([change])["bob"].result(PATIENCE_S)
+    info = kafka.ScramCredentialInfo(mechanism, 8192)
+    change = kafka.UserScramCredentialUpsertion("bob", info, b"secret of bob", b"salt")
+    with pytest.raises(KafkaException, match="a salt of 4 bytes: use 12 bytes or more"):
+        root.alter_user_scram_credentials([change])["bob"].result(PATIENCE_S)
     assert (
         root.alter_user_scram_credentials([kafka.UserScramCredentialDeletion("bob", mechanism)])["bob"].result(30)
         is None

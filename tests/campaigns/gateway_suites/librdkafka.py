@@ -27,6 +27,8 @@ from tests.support.kafka import KafkaInstallation
 HERE = Path(__file__).parent
 PACKAGE = "@confluentinc/kafka-javascript"
 TEST_TIMEOUT_S = 300
+PATIENCE = 3
+"""Factor of the tests' own time limits: some tests start four JVMs within 20 s."""
 ATTEMPTS = 2
 """Runs of a test that fails: some tests give a call one millisecond, which a busy machine exceeds."""
 NEEDS = ("npm", "make", "g++", "java", "mvn", "zlib.h", "zstd.h")
@@ -36,7 +38,11 @@ KAFKA_VERSION = "4.0.0"
 LIBRARIES = ("src", "src-cpp")
 BROKERS = 3
 """Smallest cluster for all tests: some create topics with three replicas."""
-TOPIC_COMMAND = "org.apache.kafka.tools.TopicCommand"
+TOOLS = {
+    "kafka-topics.sh": "org.apache.kafka.tools.TopicCommand",
+    "kafka-acls.sh": "org.apache.kafka.tools.AclCommand",
+}
+"""Main class of each script of Kafka that the tests call."""
 _TEST = re.compile(r"^ +_TEST\((\d{4}_\w+),([^;]*?)\)(?:,\n|\n)", re.MULTILINE)
 _WITHOUT_BROKER = re.compile(r"\bTEST_F_(LOCAL|MANUAL|KNOWN_ISSUE)\b")
 
@@ -54,9 +60,15 @@ def verify(scratch: Path, records: int, pattern: str | None, source: Path | None
     refused = told["refused"]
     directory = build(scratch, told["version"]) if source is None else source
     names = names_of((directory / "tests" / "test.c").read_text(encoding="utf-8"))
-    names += [f"{name}:{part}" for name, parts in told["parts"].items() for part in parts]
+    names = [f"{name}:{part}" for name, parts in told["parts"].items() for part in parts] + names
     wanted = [n for n in names if re.search(pattern or "", n) and n not in refused]
-    settings = {"num.partitions": 4, "auto.create.topics.enable": True}
+    settings = {
+        "num.partitions": 4,
+        "auto.create.topics.enable": True,
+        "authorizer": "acl",  # some tests deny topics with kafka-acls.sh
+        "allow.everyone.if.no.acl.found": True,
+        "super.users": "User:superuser",
+    }
     tools = kafka_tools(scratch)
     with sparklog.start_local(scratch / "data", brokers=BROKERS, kafka=True, settings=settings) as cluster:
         passed, failed, output = run(directory / "tests", cluster.kafka_bootstrap_servers, wanted, scratch, tools)
@@ -94,14 +106,16 @@ def build(scratch: Path, version: str) -> Path:
 
 
 def kafka_tools(scratch: Path) -> Path:
-    """A directory with Kafka's bin/kafka-topics.sh."""
+    """A directory with the scripts of Kafka that the tests call, in bin/."""
     installation = KafkaInstallation()
     installation.install()
-    script = scratch / "kafka" / "bin" / "kafka-topics.sh"
-    script.parent.mkdir(parents=True, exist_ok=True)
-    script.write_text(f'#!/bin/sh\nexec {shlex.join(installation.java(TOPIC_COMMAND))} "$@"\n', encoding="utf-8")
-    script.chmod(0o755)
-    return script.parents[1]
+    directory = scratch / "kafka" / "bin"
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, main in TOOLS.items():
+        script = directory / name
+        script.write_text(f'#!/bin/sh\nexec {shlex.join(installation.java(main))} "$@"\n', encoding="utf-8")
+        script.chmod(0o755)
+    return directory.parent
 
 
 def run(
@@ -111,7 +125,8 @@ def run(
     Kafka's directory for the tests that call its scripts."""
     passed, failed, said = set(), set(), []
     config = scratch / "test.conf"
-    config.write_text(f"bootstrap.servers={address}\ntest.topic.random=true\n", encoding="utf-8")
+    lines = (f"bootstrap.servers={address}", "test.topic.random=true", f"test.timeout.multiplier={PATIENCE}")
+    config.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     variables = {
         "RDKAFKA_TEST_CONF": str(config),
         "TEST_KAFKA_VERSION": KAFKA_VERSION,
