@@ -23,9 +23,10 @@ from sparklog.client.reading.consumed import ConsumedBatch
 from sparklog.client.reading.mirrored_ends import mirrored_ends
 from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import InvalidRequestError, PolicyViolationError, UnknownTopicOrPartitionError
+from sparklog.format.key_format import REFUSED_SETTING, REFUSED_TO_TOPIC
 from sparklog.kafka.values.fitting import FittingRows, fitting_rows, rows_reader
 from sparklog.metadata.mirror_settings import NAME
-from sparklog.metadata.refused_topics import REASON_CHARS_MAX, REFUSED_SCHEMA, SETTING, SUFFIX, TO_TOPIC, refused_topic
+from sparklog.metadata.refused_topics import REASON_CHARS_MAX, REFUSED_SCHEMA, SUFFIX, refused_topic
 from sparklog.mirror.readers import header_reader, key_reader, value_reader
 from sparklog.security.client_security import ClientSecurity, Security
 from sparklog.types import READ_COMMITTED, TopicPartition
@@ -75,7 +76,7 @@ class RefusedRecords:
         if missing is not None:
             raise UnknownTopicOrPartitionError(
                 f"topic {missing!r} does not exist: a typed topic that a mirror has filled, or that has "
-                f"{SETTING}={TO_TOPIC}, has a topic with the ending {SUFFIX} from its first refused record on"
+                f"{REFUSED_SETTING}={REFUSED_TO_TOPIC}, has a topic with the ending {SUFFIX} from its first refused record on"
             )
         if infos[name].schema != REFUSED_SCHEMA:
             raise InvalidRequestError(f"topic {name!r} has not the columns of refused records: {infos[name].schema}")

@@ -29,6 +29,8 @@ from sparklog.format.decoders import json_decoder
 
 KEY_FORMAT_SETTING = "kafka.key.format"
 VALUE_FORMAT_SETTING = "kafka.value.format"
+REFUSED_SETTING, REFUSED_TO_TOPIC = "kafka.refused.records", "topic"
+"""Setting that sends refused records to a topic of their own (`metadata/refused_topics.py`), and its value."""
 KEY_SCHEMA_SETTING = "kafka.key.schema"
 JSON, TEXT = "json", "text"
 SCHEMA_FORMATS = ("avro", "protobuf", "json-schema")

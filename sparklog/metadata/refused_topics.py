@@ -11,13 +11,12 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 from sparklog.errors import InvalidConfigError
+from sparklog.format.key_format import REFUSED_SETTING, REFUSED_TO_TOPIC
 from sparklog.format.schema import HEADER_TYPE, TIMESTAMP_TYPE
 from sparklog.settings import Scope, settings_of
 from sparklog.types import TOPIC_NAME_CHARS_MAX
 
 SUFFIX = ".refused"
-SETTING = "kafka.refused.records"
-TO_TOPIC = "topic"
 REASON_CHARS_MAX = 1_000
 REFUSED_SCHEMA = pa.schema(
     [
@@ -52,7 +51,7 @@ def refused_topic_settings(configs: Mapping[str, object]) -> dict[str, int]:
 
 def check_refused_records(topic: str, configs: Mapping[str, object], *, is_typed: bool) -> None:
     """Raise InvalidConfigError if the settings ask for a refused topic that the topic cannot have."""
-    if configs.get(SETTING) != TO_TOPIC:
+    if configs.get(REFUSED_SETTING) != REFUSED_TO_TOPIC:
         return
     if not is_typed:
         reason = "an envelope topic takes each record; create a topic with columns, or leave the setting out"
@@ -60,4 +59,4 @@ def check_refused_records(topic: str, configs: Mapping[str, object], *, is_typed
         reason = f"the name {refused_topic(topic)!r} would have more than {TOPIC_NAME_CHARS_MAX} characters; use a shorter name"
     else:
         return
-    raise InvalidConfigError(f"topic {topic!r}: {SETTING}={TO_TOPIC}: {reason}")
+    raise InvalidConfigError(f"topic {topic!r}: {REFUSED_SETTING}={REFUSED_TO_TOPIC}: {reason}")

@@ -13,11 +13,12 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.batch import iterate_batches
+from sparklog.format.key_format import REFUSED_SETTING, REFUSED_TO_TOPIC
 from sparklog.format.schema import KIND_ENVELOPE
 from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.mirror_settings import check_writable
-from sparklog.metadata.refused_topics import REFUSED_SCHEMA, SETTING, TO_TOPIC, refused_topic
+from sparklog.metadata.refused_topics import REFUSED_SCHEMA, refused_topic
 from sparklog.metadata.store import Topic
 from sparklog.protocol.refused_messages import StoreRefusedRequest
 from sparklog.types import TopicPartition
@@ -47,8 +48,8 @@ class RefusedTopics:
         topic = self._partitions.topics.get(name)
         if topic is None:
             raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist")
-        if topic.kind == KIND_ENVELOPE or self.setting(topic, SETTING) != TO_TOPIC:
-            raise InvalidRequestError(f"topic {name!r} has no columns, or not {SETTING}={TO_TOPIC}")
+        if topic.kind == KIND_ENVELOPE or self.setting(topic, REFUSED_SETTING) != REFUSED_TO_TOPIC:
+            raise InvalidRequestError(f"topic {name!r} has no columns, or not {REFUSED_SETTING}={REFUSED_TO_TOPIC}")
         return topic
 
     def setting(self, topic: Topic, name: str) -> object:
@@ -63,7 +64,7 @@ class RefusedTopics:
             return None
         if topic.schemas[topic.schema_id] != REFUSED_SCHEMA:
             raise InvalidConfigError(
-                f"topic {topic.name!r} has not the columns of refused records; delete it, or {SETTING}=refuse"
+                f"topic {topic.name!r} has not the columns of refused records; delete it, or {REFUSED_SETTING}=refuse"
             )
         check_writable(topic.name, topic.configs, by_mirror=False)
         return topic

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 from sparklog.errors import InvalidRequestError, LeaderNotAvailableError, SparklogError, TopicAlreadyExistsError
-from sparklog.metadata.refused_topics import REFUSED_SCHEMA, SETTING, refused_topic, refused_topic_settings
+from sparklog.format.key_format import REFUSED_SETTING
+from sparklog.metadata.refused_topics import REFUSED_SCHEMA, refused_topic, refused_topic_settings
 from sparklog.metadata.store import TIMESTAMP_TYPE_SETTING, Topic
 from sparklog.protocol.apis import Api
 from sparklog.protocol.refused_messages import StoreRefusedRequest, StoreRefusedResponse
@@ -45,14 +46,14 @@ async def _create(context: RequestContext, typed: Topic) -> Topic:
     assert context.ask_controller is not None
     try:
         await context.ask_controller(Api.CREATE_TOPIC, create, context)
-        log.info("created topic %s for refused records of Kafka's clients (%s)", name, SETTING)
+        log.info("created topic %s for refused records of Kafka's clients (%s)", name, REFUSED_SETTING)
     except TopicAlreadyExistsError:
         pass  # another request has just created it
     except SparklogError as e:
         code = e.code
         raise
     finally:
-        context.note_act(Api.CREATE_TOPIC, [str(Resource(ResourceType.TOPIC, name))], code, SETTING)
+        context.note_act(Api.CREATE_TOPIC, [str(Resource(ResourceType.TOPIC, name))], code, REFUSED_SETTING)
     topic = context.broker.refused_topics.find(typed.name)
     if topic is None:
         raise LeaderNotAvailableError(f"topic {name!r} is being created or deleted: try again")

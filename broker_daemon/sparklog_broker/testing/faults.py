@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct, structs
@@ -114,7 +115,8 @@ def refusal_of(body: bytes, error: Exception) -> InvalidRequestError:
     """Return the error for an order that cannot be decoded. It names the field if its value has the wrong type."""
     place = re.search(r"`\$\.(\w+)`$", str(error))
     if place and place[1] in FIELDS:
-        return wrong_field(place[1], msgspec.json.decode(body)[place[1]])
+        with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # of a number that nothing can hold
+            return wrong_field(place[1], msgspec.json.decode(body)[place[1]])
     return InvalidRequestError(f"{body[:200]!r} is no order: {error}")
 
 

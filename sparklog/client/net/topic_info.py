@@ -16,10 +16,15 @@ from sparklog.errors import (
     error_from_code,
 )
 from sparklog.format.body_layout import INFLATED_BYTES_MAX
-from sparklog.format.key_format import KEY_FORMAT_SETTING, KEY_SCHEMA_SETTING, VALUE_FORMAT_SETTING, key_rules
+from sparklog.format.key_format import (
+    KEY_FORMAT_SETTING,
+    KEY_SCHEMA_SETTING,
+    REFUSED_SETTING,
+    REFUSED_TO_TOPIC,
+    VALUE_FORMAT_SETTING,
+    key_rules,
+)
 from sparklog.format.schema import KIND_ENVELOPE
-from sparklog.metadata.refused_topics import SETTING as REFUSED_RECORDS
-from sparklog.metadata.refused_topics import TO_TOPIC
 from sparklog.protocol.topic_messages import PartitionState, TopicState
 from sparklog.settings import Scope, Setting, settings_of
 from sparklog.types import whole_number
@@ -121,7 +126,7 @@ class TopicInfo:
     @property
     def has_refused_topic(self) -> bool:
         """True if records of Kafka's clients that do not fit the topic go to its refused topic."""
-        return not self.is_envelope and (self.broker_defaults | self.configs).get(REFUSED_RECORDS) == TO_TOPIC
+        return not self.is_envelope and (self.broker_defaults | self.configs).get(REFUSED_SETTING) == REFUSED_TO_TOPIC
 
     def schema_of(self, schema_id: int) -> pa.Schema:
         """Return the schema of an id. Raises UnknownSchemaError."""

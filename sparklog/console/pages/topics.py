@@ -27,7 +27,8 @@ from sparklog.console.views.topics import (
 from sparklog.console.views.watched import Rate
 from sparklog.console.web import Console, ask, is_fragment, is_on, render, text, whole_number
 from sparklog.format.ddl import TYPE_NAMES
-from sparklog.metadata.refused_topics import SETTING, TO_TOPIC, refused_topic
+from sparklog.format.key_format import REFUSED_SETTING, REFUSED_TO_TOPIC
+from sparklog.metadata.refused_topics import refused_topic
 from sparklog.types import INTERNAL_TOPICS
 
 
@@ -80,7 +81,7 @@ def _topic(console: Console, name: str, number: int) -> dict[str, Any]:
         "lake": console.admin.describe_lake(name) if topic.setting("lake.location") else None,
         "mirror": _mirror(console, name) if topic.setting("mirror.name") else None,
         "refused_topic": refused_topic(name) if topic.setting("mirror.value.format") else "",
-        "has_refused_topic": topic.setting(SETTING) == TO_TOPIC,
+        "has_refused_topic": topic.setting(REFUSED_SETTING) == REFUSED_TO_TOPIC,
     }
 
 

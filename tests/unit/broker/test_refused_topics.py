@@ -23,7 +23,8 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.batch import encode_batch
-from sparklog.metadata.refused_topics import REFUSED_SCHEMA, SETTING
+from sparklog.format.key_format import REFUSED_SETTING
+from sparklog.metadata.refused_topics import REFUSED_SCHEMA
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol.refused_messages import StoreRefusedRequest, StoreRefusedResponse
 from sparklog.types import TopicPartition
@@ -51,7 +52,7 @@ async def ask(request: StoreRefusedRequest, context: RequestContext) -> StoreRef
 
 
 async def typed(broker: Broker, name: str = "typed", **configs: Any) -> None:
-    await broker.topics.create(TopicSpec(name, 3, SCHEMA, configs={SETTING: "topic", **configs}))
+    await broker.topics.create(TopicSpec(name, 3, SCHEMA, configs={REFUSED_SETTING: "topic", **configs}))
 
 
 def test_a_refused_topic_is_created_and_gets_rows(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_gateways_and_brokers_alone_store_refused_records(tmp_path: Path) -> Non
 )  # fmt: skip
 def test_other_topics_have_no_refused_records(tmp_path: Path, name: str, error: type[SparklogError]) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
-        await typed(broker, "strict", **{SETTING: "refuse"})
+        await typed(broker, "strict", **{REFUSED_SETTING: "refuse"})
         await typed(broker, "taken")
         await broker.topics.create(TopicSpec("taken.refused", 1, SCHEMA))
         await typed(broker, "copied")

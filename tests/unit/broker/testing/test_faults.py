@@ -43,7 +43,7 @@ def test_commit_is_any_commit() -> None:
 @for_each(
     "body, text",
     [
-        (b"{", "no fault"),
+        (b"{", "no order"),
         (b'{"fault": "explode"}', "explode"),
         (b'{"fault": "refuse", "api": "PRODUCE", "error": "NOT_LEADER", "extra": 1}', "extra"),
         (b'{"fault": "refuse", "api": "HANDSHAKE", "error": "NOT_LEADER"}', "the requests that can fail are"),
