@@ -204,6 +204,8 @@ class FakeBroker:
         if api is Api.JOIN_SHARED_TXN:
             joined = (True,) if self.committed else (False, 77, 0)
             return txn.JoinSharedTxnResponse(*joined), b""
+        if api is Api.RENEW_SHARED_TXN:  # also of an earlier test: its lease keeper can outlive it, and reach this port
+            return txn.RenewSharedTxnResponse(known=False, is_open=False), b""
         if api is Api.END_SHARED_TXN:
             return txn.EndSharedTxnResponse(message.committed), b""
         if api is Api.LIST_OFFSETS:
