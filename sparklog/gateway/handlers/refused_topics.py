@@ -19,7 +19,7 @@ from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.handlers.produced import Converted, ProducedPartition, refused_bytes
 from sparklog.gateway.records.refused import RefusedPlace, RefusedRecords, refused_batches
 from sparklog.gateway.session import Session
-from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError, without_frames
+from sparklog.kafka.records.errors import InvalidRecordError, without_frames
 from sparklog.metadata.refused_topics import refused_topic
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProduceResult
@@ -59,21 +59,20 @@ async def refused_parts(
             except SparklogError as e:
                 forms[name] = without_frames(e)
         form = forms[name]
-        part = RefusedPart(name, one.partition, StoreRefusedResponse(), [(b.offsets, b.refused) for b in batches])
         if isinstance(form, SparklogError):
-            converted[i] = form if form.retriable else _refusal(part, form)
+            records = [b.refused for b in batches if b.refused is not None]
+            converted[i] = form if form.retriable else _refusal(name, records, form)
         else:
-            parts.append(part._replace(form=form))
+            parts.append(RefusedPart(name, one.partition, form, [(b.offsets, b.refused) for b in batches]))
     return parts
 
 
-def _refusal(part: RefusedPart, error: SparklogError) -> InvalidRecordError:
+def _refusal(topic: str, records: Sequence[RefusedRecords], error: SparklogError) -> InvalidRecordError:
     """Return the error of records that a topic refuses, and that cannot go to its refused topic."""
-    reasons = [reason for one in part.records for reason in one.reasons[:RECORDS_NAMED_MAX]]
+    count = sum(len(one.reasons) for one in records)
+    reason = records[0].reasons[0]
     return InvalidRecordError(
-        {
-            0: f"{reasons[0]} ({len(reasons)} records do not fit); they cannot go to {refused_topic(part.topic)!r}: {error}"
-        }
+        {0: f"{reason} ({count} records do not fit); they cannot go to {refused_topic(topic)!r}: {error}"}
     )
 
 
