@@ -261,29 +261,30 @@ CALLS_THAT_RAISE: list[Callable[[Producer], object]] = [
 ]
 
 
-@pytest.mark.parametrize("call", CALLS_THAT_RAISE)
-def test_closing_does_not_raise_the_failure_of_a_transaction_again(
-    call: Callable[[Producer], object], fake: FakeBroker
-) -> None:
-    """The sender learns that the producer is fenced before the application's next call does."""
+def fenced_producer(fake: FakeBroker) -> Producer:
+    """Return a producer in a transaction whose sender has learned that the producer is fenced."""
     fake.hook = failing(Api.PRODUCE, ProducerFencedError.code)
     p = producer(fake)
     p.init_transactions()
     p.begin_transaction()
     p.send("events", b"a")
     p._core._wait(30)
+    return p
+
+
+@pytest.mark.parametrize("call", CALLS_THAT_RAISE)
+def test_closing_does_not_raise_the_failure_of_a_transaction_again(
+    call: Callable[[Producer], object], fake: FakeBroker
+) -> None:
+    """The sender learns that the producer is fenced before the application's next call does."""
+    p = fenced_producer(fake)
     with pytest.raises(ProducerFencedError):
         call(p)
     p.close()
 
 
 def test_closing_raises_the_failure_of_a_transaction_that_no_call_has_raised(fake: FakeBroker) -> None:
-    fake.hook = failing(Api.PRODUCE, ProducerFencedError.code)
-    p = producer(fake)
-    p.init_transactions()
-    p.begin_transaction()
-    p.send("events", b"a")
-    p._core._wait(30)
+    p = fenced_producer(fake)
     with pytest.raises(ProducerFencedError):
         p.close()
 
