@@ -29,19 +29,19 @@ SCRAM = ("SCRAM-SHA-512", "SCRAM-SHA-256")
 MESSAGES_MAX = 4
 
 
-async def authenticate(broker: BrokerConnection, header: bytes) -> None:
-    """Authenticate a connection to the broker by the value of the header `Authorization`. Raises RegistryError for a
-    header that is not valid, and for a refusal; SparklogError if the broker does not answer."""
+async def authenticate(broker: BrokerConnection, header: bytes) -> int:
+    """Authenticate a connection to the broker by the value of the header `Authorization`. Returns the lifetime of the
+    session in ms; 0: no limit. Raises RegistryError for a header that is not valid, and for a refusal; SparklogError if
+    the broker does not answer."""
     scheme, _, value = header.partition(b" ")
     if len(header) > HEADER_BYTES_MAX or scheme.lower() not in (b"basic", b"bearer"):
         raise RegistryError(UNAUTHORIZED, "Unauthorized: send a name and a password (Basic), or a token (Bearer)")
     try:
         if scheme.lower() == b"bearer":
             security, token = ClientSecurity(mechanism=OAUTHBEARER), Secret(value.strip().decode("ascii"))
-            await _exchange(broker, OAUTHBEARER, sasl_client(security, token))
-        else:
-            name, _, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
-            await _scram(broker, name, Secret(password))
+            return await _exchange(broker, OAUTHBEARER, sasl_client(security, token))
+        name, _, password = base64.b64decode(value.strip(), validate=True).decode().partition(":")
+        return await _scram(broker, name, Secret(password))
     except (binascii.Error, UnicodeError):
         raise RegistryError(UNAUTHORIZED, "Unauthorized: the header Authorization is not valid") from None
     except SaslAuthenticationFailedError as e:
@@ -51,22 +51,21 @@ async def authenticate(broker: BrokerConnection, header: bytes) -> None:
         raise RegistryError(UNAUTHORIZED, f"Unauthorized: {reason}, or no {OAUTHBEARER} for tokens") from None
 
 
-async def _scram(broker: BrokerConnection, name: str, password: Secret) -> None:
+async def _scram(broker: BrokerConnection, name: str, password: Secret) -> int:
+    first, second = (ClientSecurity(mechanism=one, username=name, password=password) for one in SCRAM)
     try:
-        for mechanism in SCRAM:
-            security = ClientSecurity(mechanism=mechanism, username=name, password=password)
-            try:
-                return await _exchange(broker, mechanism, sasl_client(security))
-            except UnsupportedSaslMechanismError:
-                if mechanism == SCRAM[-1]:
-                    raise
+        try:
+            return await _exchange(broker, first.mechanism, sasl_client(first))
+        except UnsupportedSaslMechanismError:
+            return await _exchange(broker, second.mechanism, sasl_client(second))
     except SparklogError as e:
         if e.retriable or isinstance(e, UnsupportedSaslMechanismError):
             raise
         raise SaslAuthenticationFailedError(str(e)) from None  # characters that no name or password has
 
 
-async def _exchange(broker: BrokerConnection, mechanism: str, client: SaslClient) -> None:
+async def _exchange(broker: BrokerConnection, mechanism: str, client: SaslClient) -> int:
+    """Exchange the messages of a mechanism, and return the lifetime of the session in ms."""
     await broker.ask(Api.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism), SaslHandshakeResponse)
     message: bytes | None = client.first()
     for _ in range(MESSAGES_MAX):
@@ -77,5 +76,5 @@ async def _exchange(broker: BrokerConnection, mechanism: str, client: SaslClient
             raise SaslAuthenticationFailedError(answer.message or "the broker refuses the client")
         message = client.answer(answer.auth_bytes)
         if answer.principal:
-            return
+            return answer.session_lifetime_ms
     raise SaslAuthenticationFailedError("the exchange has no end")

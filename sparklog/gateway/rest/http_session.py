@@ -7,7 +7,9 @@ request on. Another `Authorization` in a later request opens another one.
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
+import time
 from contextlib import suppress
 
 import h11
@@ -30,6 +32,8 @@ READ_BYTES = 64 * 1024
 IDLE_S = 60.0
 """Longest time in s until a request has arrived completely, or the next one begins."""
 WRITE_S = 30.0
+RENEWED_AFTER = 0.9
+"""Share of a session's lifetime after which the next request has a new session."""
 CLIENT_NAME = "schema-registry"
 
 
@@ -56,6 +60,8 @@ class HttpSession:
         self._broker: BrokerConnection | None = None
         self._authorization: bytes | None = None
         """The header by which `_broker` was authenticated."""
+        self._renewal_s = math.inf
+        """Time on the monotonic clock from which on `_broker` gets no more requests."""
         peer, own = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
         tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
@@ -112,21 +118,24 @@ class HttpSession:
 
     async def _authenticated(self, authorization: bytes) -> BrokerConnection:
         """Return the connection to the broker with the client's user. Raises RegistryError, SparklogError."""
-        if self._broker is not None and not self._broker.closed and authorization == self._authorization:
-            return self._broker
         if self._broker is not None:
+            is_current = authorization == self._authorization and time.monotonic() < self._renewal_s
+            if is_current and not self._broker.closed:
+                return self._broker
             self._broker.close()
             self._broker = None
         if self._listener.protocol.sasl and not authorization:
             raise RegistryError(UNAUTHORIZED, "Unauthorized: send a name and a password, or a token")
         broker = await self._gateway.connect(CLIENT_NAME, self._listener.name, self._client)
+        begun_s, lifetime_ms = time.monotonic(), 0
         try:
             if self._listener.protocol.sasl:
-                await authenticate(broker, authorization)
+                lifetime_ms = await authenticate(broker, authorization)
         except BaseException:
             broker.close()
             raise
         self._broker, self._authorization = broker, authorization
+        self._renewal_s = begun_s + lifetime_ms / 1000 * RENEWED_AFTER if lifetime_ms else math.inf
         return broker
 
     # -- reading and writing

@@ -8,13 +8,21 @@ import time
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from sparklog.errors import BrokerNotAvailableError, CoordinatorNotAvailableError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.backend.topics import Topics
+from sparklog.gateway.gateway import Gateway
+from sparklog.gateway.rest import http_session
+from sparklog.gateway.rest.http_session import HttpSession
 from sparklog.gateway.rest.service import SchemaService
 from sparklog.gateway.rest.subject_topics import SubjectTopics
 from sparklog.gateway.schemas.registry_log import RegistryLog
+from sparklog.protocol.apis import Api
 from sparklog.protocol.schema_messages import SchemaRecordsRequest, SchemaRecordsResponse, SubjectTopic
+from sparklog.protocol.security_messages import SaslAuthenticateResponse, SaslHandshakeResponse
+from sparklog.security.listeners import Listener, SecurityProtocol
 
 
 class Log:
@@ -100,6 +108,68 @@ def test_reads_are_repeated_and_failed_changes_are_reported() -> None:
         log.closed = True
         answer = await log.request(service, "GET", "/subjects")
         assert (answer.status, answer.body["error_code"]) == (500, 50001)
+        service._log.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+class SecureLog(Log):
+    """A log behind a login, with sessions of 100 s."""
+
+    async def ask(self, api: object, request: Any, response: object) -> Any:
+        if api is Api.SASL_HANDSHAKE:
+            return SaslHandshakeResponse(0, [])
+        if api is Api.SASL_AUTHENTICATE:
+            return SaslAuthenticateResponse(0, session_lifetime_ms=100_000, principal="User:alice")
+        return await super().ask(api, request, response)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Client(SimpleNamespace):
+    """The client's end of an HTTP connection, as a session sees it."""
+
+    def __init__(self) -> None:
+        super().__init__(sent=b"", transport=SimpleNamespace(abort=lambda: None))
+
+    def get_extra_info(self, name: str) -> tuple[str, int] | None:
+        return None if name == "ssl_object" else ("127.0.0.1", 1)
+
+    def write(self, data: bytes) -> None:
+        self.sent += data
+
+    async def drain(self) -> None:
+        pass
+
+
+def test_a_session_at_the_broker_is_renewed_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = SimpleNamespace(s=1_000.0)
+    monkeypatch.setattr(http_session, "time", SimpleNamespace(monotonic=lambda: now.s))
+
+    async def scenario() -> None:
+        logs: list[SecureLog] = []
+
+        async def connect(*_: object) -> SecureLog:
+            logs.append(SecureLog())
+            return logs[-1]
+
+        reader, client, service = asyncio.StreamReader(), Client(), service_of()
+        gateway = cast(Gateway, SimpleNamespace(connect=connect))
+        listener = Listener("L", "127.0.0.1", 1, SecurityProtocol.SASL_SSL)
+        writer = cast(asyncio.StreamWriter, client)
+        session = HttpSession(gateway, service, listener, asyncio.Semaphore(), reader, writer)
+        serving = asyncio.create_task(session.run())
+        for now.s, connections in ((1_000.0, 1), (1_089.0, 1), (1_091.0, 2), (1_180.0, 2), (1_182.0, 3)):
+            client.sent = b""
+            reader.feed_data(b"GET /subjects HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer t\r\n\r\n")
+            while not client.sent:
+                await asyncio.sleep(0)
+            assert client.sent.startswith(b"HTTP/1.1 200 ")
+            assert (len(logs), [log.closed for log in logs].count(False)) == (connections, 1)
+        reader.feed_eof()
+        await serving
+        assert all(log.closed for log in logs)
         service._log.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
