@@ -135,13 +135,11 @@ async def _run(config: GatewayConfig, lifeline: int | None) -> int:
     await _find_broker(gateway, stop, stays_connected=stays_connected)
     kafka = [one for one in sockets if one[0].name not in REGISTRY_NAMES]
     server = GatewayServer(gateway, served_apis(), kafka, contexts)
-    await server.start()
-    registry = await _start_registry(gateway, [one for one in sockets if one not in kafka], contexts)
+    server.start()
+    registry = _start_registry(gateway, [one for one in sockets if one not in kafka], contexts)
     running = [] if lifeline is None else [loop.create_task(_report(gateway))]
     if contexts:
-        running.append(
-            loop.create_task(_renew(contexts, config.tls, [server] if registry is None else [server, registry]))
-        )
+        running.append(loop.create_task(_renew(contexts, config.tls)))
     for address in addresses_of(sockets):
         _say(f"listening on {address}\n")
     if kafka:
@@ -158,7 +156,7 @@ async def _run(config: GatewayConfig, lifeline: int | None) -> int:
     return EXIT_OK
 
 
-async def _start_registry(
+def _start_registry(
     gateway: Gateway, sockets: Sequence[tuple[Listener, socket.socket]], contexts: Mapping[str, RenewedContext]
 ) -> RestServer | None:
     """Start the schema registry; None without listeners. Raises InvalidConfigError if its library is missing."""
@@ -168,7 +166,7 @@ async def _start_registry(
     from sparklog.gateway.rest.server import RestServer  # needs the library
 
     registry = RestServer(gateway, sockets, contexts)
-    await registry.start()
+    registry.start()
     log.info("the schema registry serves on %s", ", ".join(addresses_of(sockets)))
     return registry
 
@@ -189,22 +187,13 @@ async def _report(gateway: Gateway) -> None:
         reported = counts
 
 
-async def _renew(
-    contexts: Mapping[str, RenewedContext],
-    settings: Mapping[str, Mapping[str, object]],
-    servers: Sequence[GatewayServer | RestServer],
-) -> None:
+async def _renew(contexts: Mapping[str, RenewedContext], settings: Mapping[str, Mapping[str, object]]) -> None:
     """Read changed certificates for new connections every `ssl.reload.interval.ms`, until cancelled."""
     pause_s = min(int(str(one["ssl.reload.interval.ms"])) for one in settings.values()) / 1000
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(pause_s)
         await loop.run_in_executor(None, renew_listeners, contexts)
-        try:
-            for server in servers:
-                await server.renew()
-        except OSError as e:  # no descriptor is free: the next round tries again
-            log.error("the renewed certificates cannot be used yet: %s", e)  # noqa: TRY400
 
 
 async def _find_broker(gateway: Gateway, stop: asyncio.Event, *, stays_connected: bool) -> None:

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import logging
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from sparklog.gateway.gateway import Gateway
+from sparklog.gateway.listening import ListeningSocket
 from sparklog.gateway.memory import LOOKS_PER_STALL
 from sparklog.gateway.session import ServedApi, Session
 from sparklog.gateway.stream import ClientStream
@@ -21,7 +21,6 @@ from sparklog.security.tls import RenewedContext
 
 log = logging.getLogger(__name__)
 
-BACKLOG = 1024
 STOP_S = 5.0
 UNSENT_BYTES = 256 * 1024
 """Bytes of answers that the kernel keeps for a client beyond those on their way. Otherwise it would take megabytes for
@@ -53,10 +52,7 @@ class GatewayServer:
         self._apis = dict(apis)
         self._sockets = list(sockets)
         self._contexts = dict(contexts or {})
-        self._servers: dict[str, asyncio.Server] = {}
-        """Servers by the listeners' names."""
-        self._current: dict[str, ssl.SSLContext | None] = {}
-        """Contexts of the servers, by the listeners' names."""
+        self._listening: list[ListeningSocket] = []
         self._sessions: dict[Session, asyncio.Task[None]] = {}
         self._hosts: Counter[str] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
@@ -69,39 +65,21 @@ class GatewayServer:
         """Addresses of the listeners as HOST:PORT."""
         return addresses_of(self._sockets)
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Start to accept connections. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._tasks.append(loop.create_task(self._watch()))
         if self._gateway.is_started_by_hand:
             self._tasks.append(loop.create_task(self._keep_claim()))
         for listener, sock in self._sockets:
-            await self._accept(listener, sock)
-
-    async def renew(self) -> None:
-        """Use the renewed TLS contexts for new connections. Raises OSError.
-
-        A listener with a renewed context is opened again on its socket. Otherwise TLS 1.2 would resume sessions of the
-        former context, without a check of the client's certificate by the new authorities.
-        """
-        for listener, sock in self._sockets:
-            renewed = self._contexts.get(listener.name)
-            if renewed is not None and renewed.current is not self._current[listener.name]:
-                former = self._servers[listener.name]
-                await self._accept(listener, sock)
-                former.close()
-
-    async def _accept(self, listener: Listener, sock: socket.socket) -> None:
-        limits, renewed = self._gateway.limits, self._contexts.get(listener.name)
-        context = None if renewed is None else renewed.current
-        self._servers[listener.name] = await asyncio.get_running_loop().create_server(
-            partial(ClientStream, partial(self._on_connected, listener)),
-            sock=sock.dup(),  # the server closes its own
-            backlog=BACKLOG,
-            ssl=context,
-            ssl_handshake_timeout=None if context is None else limits.authentication_s,
-        )
-        self._current[listener.name] = context
+            self._listening.append(
+                ListeningSocket(
+                    sock,
+                    partial(ClientStream, partial(self._on_connected, listener)),
+                    self._contexts.get(listener.name),
+                    handshake_s=self._gateway.limits.authentication_s,
+                )
+            )
 
     def _on_connected(self, listener: Listener, stream: ClientStream) -> None:
         session = Session(self._gateway, listener, self._apis, stream)
@@ -154,8 +132,8 @@ class GatewayServer:
         """Stop accepting, close all connections, and wait up to STOP_S for their sessions; then cancel them."""
         for task in self._tasks:
             task.cancel()
-        for server in self._servers.values():
-            server.close()
+        for listening in self._listening:
+            listening.close()
         for _, sock in self._sockets:
             sock.close()
         tasks = list(self._sessions.values())

@@ -149,7 +149,7 @@ def gateway_returns(broker: FakeBroker, heading: str, ask: Callable[[KafkaWire],
                 gateway, served_apis(), [(Listener("L", "127.0.0.1", 0, SecurityProtocol.PLAINTEXT), sock)]
             )
             await gateway.start()
-            await server.start()
+            server.start()
             try:
                 wire = await asyncio.to_thread(KafkaWire, server.addresses[0])
                 with closing(wire):

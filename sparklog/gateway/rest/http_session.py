@@ -65,7 +65,9 @@ class HttpSession:
         peer, own = writer.get_extra_info("peername"), writer.get_extra_info("sockname")
         tls: ssl.SSLObject | None = writer.get_extra_info("ssl_object")
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
-        self._client = OnBehalf(str(peer[0])[:255], int(peer[1]), str(own[0])[:255], int(own[1]), certificate or b"")
+        client, local = peer or ("", 0), own or ("localhost", listener.port)  # "": the client has gone
+        addresses = str(client[0])[:255], int(client[1]), str(local[0])[:255], int(local[1])
+        self._client = OnBehalf(*addresses, certificate or b"")
 
     @property
     def peer_host(self) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from sparklog.gateway.gateway import Gateway
+from sparklog.gateway.listening import ListeningSocket
 from sparklog.gateway.rest.http_session import READ_BYTES, HttpSession
 from sparklog.gateway.rest.service import SchemaService
 from sparklog.gateway.rest.subject_topics import SubjectTopics
@@ -41,28 +42,19 @@ class RestServer:
         self._service = SchemaService(
             gateway.registry, SubjectTopics(gateway.topics, changes_topics=gateway.creates_typed_topics)
         )
-        self._servers: dict[str, asyncio.Server] = {}
+        self._listening: list[ListeningSocket] = []
         self._bodies = asyncio.Semaphore(BODIES_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._hosts: Counter[str] = Counter()
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Start to accept connections. Raises OSError."""
         for listener, sock in self._sockets:
-            renewed = self._contexts.get(listener.name)
-            self._servers[listener.name] = await asyncio.start_server(
-                partial(self._accept, listener),
-                sock=sock.dup(),
-                limit=READ_BYTES,
-                ssl=None if renewed is None else renewed.current,
-            )
+            create = partial(self._protocol, listener)
+            self._listening.append(ListeningSocket(sock, create, self._contexts.get(listener.name)))
 
-    async def renew(self) -> None:
-        """Use the renewed TLS contexts for new connections: open the listeners again. Raises OSError."""
-        former = list(self._servers.values())
-        await self.start()
-        for server in former:
-            server.close()
+    def _protocol(self, listener: Listener) -> asyncio.StreamReaderProtocol:
+        return asyncio.StreamReaderProtocol(asyncio.StreamReader(READ_BYTES), partial(self._accept, listener))
 
     def _accept(self, listener: Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         session = HttpSession(self._gateway, self._service, listener, self._bodies, reader, writer)
@@ -85,8 +77,8 @@ class RestServer:
 
     async def stop(self) -> None:
         """Stop accepting, and close all connections."""
-        for server in self._servers.values():
-            server.close()
+        for listening in self._listening:
+            listening.close()
         for _, sock in self._sockets:
             sock.close()
         for task in self._tasks:

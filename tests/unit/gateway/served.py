@@ -28,7 +28,7 @@ def with_apis(
         gateway = Gateway(limits=limits)
         sock = socket.create_server(("127.0.0.1", 0))
         server = GatewayServer(gateway, apis, [(Listener("L", "127.0.0.1", 0, protocol), sock)])
-        await server.start()
+        server.start()
 
         async def connect(limit: int = 64 * 1024) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             return await asyncio.open_connection(*sock.getsockname(), limit=limit)
