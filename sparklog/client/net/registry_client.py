@@ -151,10 +151,20 @@ class RegistryClient:
         """Return the value of a path; None if the registry does not have what the path names. Raises SparklogError."""
         answer = self.exchange("GET", path, query)
         if answer.status == HTTPStatus.NOT_FOUND:
+            self._check_missing(answer)
             return None
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise self.refusal(answer)
         return self._value(answer)
+
+    def _check_missing(self, answer: Answer) -> None:
+        """Raise BrokerNotAvailableError for an answer that is not the registry's own: a proxy before it can have a page
+        of its own for paths without a server."""
+        value = self._value(answer)
+        if not isinstance(value, dict) or not isinstance(value.get("error_code"), int):
+            raise BrokerNotAvailableError(
+                f"the server at {self.url} is no schema registry: its answer (HTTP {answer.status}) has no error_code"
+            )
 
     def exchange(
         self, method: str, path: Sequence[str], query: Mapping[str, str] | None = None, body: object = None

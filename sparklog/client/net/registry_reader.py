@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from sparklog.client.net.registry_client import RegistryClient
-from sparklog.errors import BrokerNotAvailableError, SparklogError
+from sparklog.errors import BrokerNotAvailableError, SchemaMismatchError, SparklogError
 from sparklog.kafka.schemas.errors import RegistryError, invalid_schema
 from sparklog.kafka.schemas.schema_types import Parsed, SchemaType, parse
 from sparklog.security.client_security import ClientSecurity
@@ -41,6 +41,18 @@ class RegistryAnswer(NamedTuple):
     """Id of the newest schema of each subject; None for a subject without one."""
     guids: Mapping[UUID, int] = {}
     """Ids of schemas by their GUIDs; GUIDs that the registry does not have are left out."""
+    unreadable: Mapping[int, str] = {}
+    """Reasons why schemas cannot be used, by their ids."""
+
+
+def unreadable_schema(schema_id: int, error: RegistryError) -> str:
+    """Return the reason why a schema cannot be used."""
+    return f"the registry has a schema {schema_id} that sparklog cannot read: {error!s:.300}"
+
+
+def missing_newest(schema_id: int, subject: str) -> str:
+    """Return the reason why a subject's newest schema cannot be used if its id has no schema."""
+    return f"the registry has no schema {schema_id}, which is the newest one of the subject {subject!r}"
 
 
 class RegistryReader:
@@ -62,25 +74,25 @@ class RegistryReader:
         for subject in subjects:
             answer = self._get("subjects", subject, "versions", "latest")
             newest[subject] = None if answer is None else answer.get("id")
-        schemas = {}
+        schemas: dict[int, Parsed] = {}
+        unreadable: dict[int, str] = {}
         for schema_id in ({*ids} | {one for one in newest.values() if one is not None}) - {*kept}:
             answer = self._get("schemas", "ids", str(schema_id))
             if answer is not None:
                 try:
                     schemas[schema_id] = self._parse(answer, set())
-                except RegistryError:
-                    continue  # it counts as missing
+                except RegistryError as e:
+                    unreadable[schema_id] = unreadable_schema(schema_id, e)
         own: dict[UUID, int] = {}
         for guid in guids:
             answer = self._get("schemas", "guids", str(guid))
             if answer is not None:
+                own[guid] = schema_id = self._id_of(guid, answer.get("id"))
                 try:
-                    schema_id = self._id_of(guid, answer.get("id"))
                     schemas[schema_id] = self._parse(answer, set())
-                    own[guid] = schema_id
-                except RegistryError:
-                    continue
-        return RegistryAnswer(schemas, newest, own)
+                except RegistryError as e:
+                    unreadable[schema_id] = unreadable_schema(schema_id, e)
+        return RegistryAnswer(schemas, newest, own, unreadable)
 
     def _id_of(self, guid: UUID, told: object) -> int:
         if isinstance(told, int) and 0 <= told < GUID_IDS:
@@ -135,6 +147,8 @@ class RegistrySchemas:
         self._clock_s = clock_s
         self._schemas: OrderedDict[int, Parsed] = OrderedDict()
         self._missing: dict[int, float] = {}
+        self._unreadable: dict[int, str] = {}
+        """Reasons why schemas cannot be used, of ids in `_missing`."""
         self._newest: dict[str, _Newest] = {}
         self._guids: dict[UUID, int] = {}
         self._missing_guids: dict[UUID, float] = {}
@@ -143,7 +157,8 @@ class RegistrySchemas:
         """Numbers of records with a field that the newest schema does not have, by topic and path."""
 
     def schema_of(self, schema_id: int) -> Parsed | None:
-        """Return the schema of an id; None if the registry has none. Raises BrokerNotAvailableError."""
+        """Return the schema of an id; None if the registry has none. Raises BrokerNotAvailableError;
+        SchemaMismatchError for a schema that sparklog cannot read."""
         with self._lock:
             return self._schema_of(schema_id)
 
@@ -155,7 +170,10 @@ class RegistrySchemas:
                 self._missing[schema_id] = self._clock_s()
             else:  # it can be that of a subject's newer version
                 self._newest.clear()
-        return self._schemas.get(schema_id)
+        schema = self._schemas.get(schema_id)
+        if schema is None and schema_id in self._unreadable:
+            raise SchemaMismatchError(self._unreadable[schema_id])
+        return schema
 
     def id_of(self, guid: UUID) -> int | None:
         """Return the id of the schema of a GUID; None if the registry has none. Raises BrokerNotAvailableError."""
@@ -170,14 +188,19 @@ class RegistrySchemas:
             return self._guids.get(guid)
 
     def newest(self, subject: str) -> tuple[int, Parsed] | None:
-        """Return the newest schema of a subject with its id; None without one. Raises BrokerNotAvailableError."""
+        """Return the newest schema of a subject with its id; None without one. Raises BrokerNotAvailableError;
+        SchemaMismatchError for a schema that sparklog cannot read."""
         with self._lock:
             newest = self._newest.get(subject)
             if newest is None or self._clock_s() - newest.read_s >= NEWEST_S:
                 self._read([], [subject])
                 newest = self._newest[subject]
-            schema = None if newest.schema_id is None else self._schema_of(newest.schema_id)
-            return None if newest.schema_id is None or schema is None else (newest.schema_id, schema)
+            if newest.schema_id is None:
+                return None
+            schema = self._schema_of(newest.schema_id)
+            if schema is None:
+                raise SchemaMismatchError(missing_newest(newest.schema_id, subject))
+            return newest.schema_id, schema
 
     def note_dropped(self, topic: str, records: Mapping[str, int]) -> None:
         """Count records of a topic with fields that the newest schema does not have, by the field's path."""
@@ -189,6 +212,9 @@ class RegistrySchemas:
         answer = self._reader.read(ids, subjects, self._schemas.keys(), guids)
         self._schemas |= answer.schemas
         self._guids |= answer.guids
+        self._unreadable = {i: reason for i, reason in self._unreadable.items() if i in self._missing}
+        self._unreadable |= answer.unreadable
+        self._missing |= dict.fromkeys(answer.unreadable, self._clock_s())
         self._newest |= {name: _Newest(self._clock_s(), schema_id) for name, schema_id in answer.newest.items()}
         while len(self._schemas) > SCHEMAS_KEPT_MAX:
             self._schemas.popitem(last=False)

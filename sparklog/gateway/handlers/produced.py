@@ -135,11 +135,13 @@ async def _with_key_schema(session: Session, topic: TopicInfo) -> TopicInfo:
     registry and the broker."""
     broker, schemas, subject = await session.broker(), session.gateway.schemas, key_subject(topic.name)
     await schemas.load(broker, SchemasNotLoadedError(subjects=[subject]))
-    newest = schemas.newest(subject)
-    if newest is None:
-        raise InvalidRecordError({0: f"{KeySchemaMissingError(topic.name)}"})
     try:
+        newest = schemas.newest(subject)
+        if newest is None:
+            raise InvalidRecordError({0: f"{KeySchemaMissingError(topic.name)}"})
         return await set_key_schema(broker, session.gateway.topics, topic, *newest)
+    except InvalidRecordError:
+        raise
     except SchemaMismatchError as e:
         raise InvalidRecordError(
             {0: f"the newest schema of {subject!r} cannot be the topic's key schema: {e}"}

@@ -6,14 +6,17 @@ SchemasNotLoadedError; the handler loads the schema, and converts again.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
+from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple
 from uuid import UUID
 
-from sparklog.errors import SparklogError
+from sparklog.client.net.registry_reader import RegistryAnswer, missing_newest
+from sparklog.errors import SchemaMismatchError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.schemas.own_registry import Registry
 from sparklog.kafka.schemas.schema_types import Parsed
@@ -26,7 +29,11 @@ SUBJECTS_KEPT_MAX = 10_000
 NEWEST_S = 5.0
 """Age in s after which the newest schema of a subject is looked up again."""
 MISSING_S = 0.2
-"""Age in s after which an id without a schema is looked up again."""
+"""Time in s after which an id without a schema is looked up again. If its schema cannot be read, this is NEWEST_S."""
+RENEWAL_S = 0.5
+"""Longest wait in s for the newest schemas of subjects whose former ones are in memory, and stay in use meanwhile."""
+LINE_EVERY_S = 10.0
+"""Shortest time in s between two lines about a registry that does not answer."""
 FIELDS_LOGGED_MAX = 1_000
 
 
@@ -35,6 +42,8 @@ class _Newest(NamedTuple):
 
     loaded_s: float
     schema_id: int | None
+    is_expired: bool = False
+    """True if an id that was not in memory before can be that of a newer schema."""
 
 
 class LoadedSchemas:
@@ -47,37 +56,54 @@ class LoadedSchemas:
         self._schemas: OrderedDict[int, Parsed] = OrderedDict()
         self._guids: OrderedDict[UUID, int] = OrderedDict()
         self._missing: dict[int | UUID, float] = {}
-        """Times of the look-ups of ids and GUIDs without a schema."""
+        """Times from which ids and GUIDs without a schema that can be used are looked up again."""
+        self._unreadable: dict[int, str] = {}
+        """Reasons why schemas cannot be used, of ids in `_missing`."""
         self._subjects: OrderedDict[str, _Newest] = OrderedDict()
+        self._renewals: dict[str, asyncio.Task[None]] = {}
+        """Look-ups of newest schemas of subjects, while the former ones are in use."""
+        self._next_line_s = 0.0
         self._dropped: Counter[tuple[str, str]] = Counter()
         self.dropped = 0
         """Number of dropped fields of records since the start of the gateway."""
         self._counting = Lock()
 
     def schema_of(self, schema_id: int) -> Parsed | None:
-        """Return the schema of an id; None if the registry has none. Raises SchemasNotLoadedError."""
+        """Return the schema of an id; None if the registry has none. Raises SchemasNotLoadedError; SchemaMismatchError
+        for a schema that sparklog cannot read."""
         schema = self._schemas.get(schema_id)
-        if schema is None and self._clock_s() - self._missing.get(schema_id, -MISSING_S) >= MISSING_S:
+        if schema is None and self._is_due(schema_id):
             raise SchemasNotLoadedError([schema_id])
+        reason = self._unreadable.get(schema_id)
+        if schema is None and reason is not None:
+            raise SchemaMismatchError(reason)
         return schema
+
+    def _is_due(self, missing: int | UUID) -> bool:
+        """Return True if an id without a schema that can be used is to be looked up."""
+        return self._clock_s() >= self._missing.get(missing, 0.0)
 
     def id_of(self, guid: UUID) -> int | None:
         """Return the id of the schema that has a GUID; None if the registry has none. Raises SchemasNotLoadedError."""
         schema_id = self._guids.get(guid)
-        if schema_id is None and self._clock_s() - self._missing.get(guid, -MISSING_S) >= MISSING_S:
-            raise SchemasNotLoadedError(guids=[guid])
+        if self._is_due(guid) if schema_id is None else schema_id not in self._schemas and self._is_due(schema_id):
+            raise SchemasNotLoadedError(guids=[guid])  # an id can be a number that the registry does not know
         return schema_id
 
     def newest(self, subject: str) -> tuple[int, Parsed] | None:
-        """Return the newest schema of a subject with its id; None without one. Raises SchemasNotLoadedError."""
+        """Return the newest schema of a subject with its id; None without one. Raises SchemasNotLoadedError;
+        SchemaMismatchError for a schema that sparklog cannot read."""
         newest = self._subjects.get(subject)
-        if newest is None or self._clock_s() - newest.loaded_s >= NEWEST_S:
+        if newest is None or newest.is_expired or self._clock_s() - newest.loaded_s >= NEWEST_S:
             raise SchemasNotLoadedError(subjects=[subject])
         if newest.schema_id is None:
             return None
-        schema = self._schemas.get(newest.schema_id)
+        try:
+            schema = self.schema_of(newest.schema_id)
+        except SchemasNotLoadedError as e:
+            raise SchemasNotLoadedError(e.ids, [subject]) from None
         if schema is None:
-            raise SchemasNotLoadedError([newest.schema_id], [subject])
+            raise SchemaMismatchError(missing_newest(newest.schema_id, subject))
         return newest.schema_id, schema
 
     def note_dropped(self, topic: str, records: Mapping[str, int]) -> None:
@@ -103,30 +129,70 @@ class LoadedSchemas:
             return {path: count for (name, path), count in self._dropped.items() if name == topic}
 
     async def load(self, broker: BrokerConnection, missing: SchemasNotLoadedError) -> None:
-        """Load schemas. While the registry does not answer, schemas in memory stay in use. Raises
+        """Load schemas. While the registry does not answer, or is slow, schemas in memory stay in use. Raises
         BrokerNotAvailableError if others are needed, and the broker's errors."""
-        unread, guids = missing.ids - self._schemas.keys(), missing.guids - self._guids.keys()
-        if unread or guids:  # an id that is not in memory can be that of a subject's newer schema
-            self._subjects = OrderedDict(
-                (name, one._replace(loaded_s=-NEWEST_S)) for name, one in self._subjects.items()
-            )
-        try:
-            schemas, newest, of_guids = await self._registry.read(
-                broker, unread, missing.subjects, self._schemas.keys(), guids
-            )
-        except SparklogError:
-            if unread or guids or not all(map(self._is_usable, missing.subjects)):
-                raise
-            newest = {subject: self._subjects[subject].schema_id for subject in missing.subjects}
-            schemas, of_guids = {}, {}
+        unread, subjects, guids = missing.ids - self._schemas.keys(), missing.subjects, missing.guids
+        if unread or guids or not all(map(self._is_usable, subjects)):
+            self._apply(await self._read(broker, unread, subjects, guids), unread, guids)
+            return
+        if any(self._subjects[subject].is_expired for subject in subjects):
+            with suppress(SparklogError):
+                self._apply(await self._read(broker, frozenset(), subjects, frozenset()))
+        elif subjects:
+            await asyncio.wait([self._renewal(broker, subject) for subject in subjects], timeout=RENEWAL_S)
         now_s = self._clock_s()
-        self._missing = {i: at_s for i, at_s in self._missing.items() if now_s - at_s < MISSING_S}
-        self._missing |= dict.fromkeys(unread - schemas.keys(), now_s) | dict.fromkeys(guids - of_guids.keys(), now_s)
-        self._schemas |= schemas
-        self._guids |= of_guids
+        for subject in subjects & self._subjects.keys():
+            self._subjects[subject] = self._subjects[subject]._replace(loaded_s=now_s, is_expired=False)
+
+    def _renewal(self, broker: BrokerConnection, subject: str) -> asyncio.Task[None]:
+        """Return the look-up of a subject's newest schema, which begins unless it has begun before."""
+        if subject not in self._renewals:
+            self._renewals[subject] = asyncio.create_task(self._renew(broker, subject))
+        return self._renewals[subject]
+
+    async def _renew(self, broker: BrokerConnection, subject: str) -> None:
+        """Look up a newest schema. After an error, or if a newer id was loaded meanwhile, nothing changes."""
+        own = asyncio.current_task()
+        try:
+            answer = await self._read(broker, frozenset(), [subject], frozenset())
+            if self._renewals.get(subject) is own:
+                self._apply(answer)
+        except SparklogError:
+            pass
+        finally:
+            if self._renewals.get(subject) is own:
+                del self._renewals[subject]
+
+    async def _read(
+        self, broker: BrokerConnection, ids: Set[int], subjects: Collection[str], guids: Set[UUID]
+    ) -> RegistryAnswer:
+        """Read schemas from the registry. Raises as `load`."""
+        try:
+            return await self._registry.read(broker, ids, subjects, self._schemas.keys(), guids)
+        except SparklogError as e:
+            if self._clock_s() >= self._next_line_s:
+                self._next_line_s = self._clock_s() + LINE_EVERY_S
+                log.warning("schemas cannot be read: %.300s; records with schemas that are not in memory wait", e)
+            raise
+
+    def _apply(self, answer: RegistryAnswer, unread: Set[int] = frozenset(), guids: Set[UUID] = frozenset()) -> None:
+        """Take over an answer of the registry. `unread`, `guids`: the ids and GUIDs that it was asked for."""
+        now_s = self._clock_s()
+        if unread & answer.schemas.keys() or answer.guids:
+            self._subjects = OrderedDict((name, one._replace(is_expired=True)) for name, one in self._subjects.items())
+            self._renewals.clear()  # they can have begun before the newer schema was registered
+        self._missing = {i: due_s for i, due_s in self._missing.items() if now_s < due_s}
+        self._unreadable = {i: reason for i, reason in self._unreadable.items() if i in self._missing}
+        self._unreadable |= answer.unreadable
+        ids = unread | {one for one in answer.newest.values() if one is not None}
+        self._missing |= dict.fromkeys(ids - answer.schemas.keys() - self._schemas.keys(), now_s + MISSING_S)
+        self._missing |= dict.fromkeys(guids - answer.guids.keys(), now_s + MISSING_S)
+        self._missing |= dict.fromkeys(answer.unreadable, now_s + NEWEST_S)
+        self._schemas |= answer.schemas
+        self._guids |= answer.guids
         while len(self._guids) > SCHEMAS_KEPT_MAX:
             self._guids.popitem(last=False)
-        self._subjects |= {subject: _Newest(now_s, schema_id) for subject, schema_id in newest.items()}
+        self._subjects |= {subject: _Newest(now_s, schema_id) for subject, schema_id in answer.newest.items()}
         while len(self._schemas) > SCHEMAS_KEPT_MAX:
             self._schemas.popitem(last=False)
         while len(self._subjects) > SUBJECTS_KEPT_MAX:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Protocol
 from uuid import UUID
 
-from sparklog.client.net.registry_reader import RegistryAnswer
+from sparklog.client.net.registry_reader import RegistryAnswer, unreadable_schema
 from sparklog.errors import BrokerNotAvailableError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
@@ -60,8 +60,10 @@ class OwnRegistry:
         newest = {subject: newest_id(state, subject) for subject in subjects}
         of_guids = {guid: state.guids[guid] for guid in guids if guid in state.guids}
         unread = {*ids, *of_guids.values(), *(one for one in newest.values() if one is not None)} - set(kept)
-        schemas = await self._log.run(partial(_parse, self._log.schemas, state, unread)) if unread else {}
-        return RegistryAnswer(schemas, newest, of_guids)
+        if not unread:
+            return RegistryAnswer({}, newest, of_guids)
+        schemas, unreadable = await self._log.run(partial(_parse, self._log.schemas, state, unread))
+        return RegistryAnswer(schemas, newest, of_guids, unreadable)
 
 
 def newest_id(state: RegistryState, subject: str) -> int | None:
@@ -70,13 +72,16 @@ def newest_id(state: RegistryState, subject: str) -> int | None:
     return versions[max(versions)].schema_id if versions else None
 
 
-def _parse(schemas: ParsedSchemas, state: RegistryState, ids: Iterable[int]) -> dict[int, Parsed]:
-    """Return the parsed schemas of those ids that the registry has."""
-    parsed = {}
+def _parse(
+    schemas: ParsedSchemas, state: RegistryState, ids: Iterable[int]
+) -> tuple[dict[int, Parsed], dict[int, str]]:
+    """Return the parsed schemas of those ids that the registry has, and reasons for those that cannot be parsed."""
+    parsed: dict[int, Parsed] = {}
+    unreadable: dict[int, str] = {}
     for schema_id in ids:
         if schema_id in state.schemas:
             try:
                 parsed[schema_id] = schemas.stored(state, schema_id)
-            except RegistryError:
-                continue
-    return parsed
+            except RegistryError as e:
+                unreadable[schema_id] = unreadable_schema(schema_id, e)
+    return parsed, unreadable

@@ -35,6 +35,8 @@ from sparklog.kafka.values.schemas import Schemas, SchemasNotLoadedError, value_
 SCHEMAS_PER_BATCH_MAX = 100
 AVRO, PROTOBUF, JSON_SCHEMA = "avro", "protobuf", "json-schema"
 FRAMED_FORMATS = (AVRO, PROTOBUF, JSON_SCHEMA)
+Loaded = Parsed | SchemaMismatchError | None
+"""A schema; the error of one that sparklog cannot read; None if the registry has none."""
 
 
 class Rows(NamedTuple):
@@ -124,31 +126,39 @@ def rows_of_framed(
     return rows.batch
 
 
-def _load(ids: list[int], subject: str, schemas: Schemas) -> tuple[dict[int, Parsed | None], Parsed | None]:
+def _load(ids: list[int], subject: str, schemas: Schemas) -> tuple[dict[int, Loaded], Loaded]:
     """Return the schemas of the ids, and the reader's. Raises SchemasNotLoadedError with all that are missing."""
-    writers: dict[int, Parsed | None] = {}
+    writers: dict[int, Loaded] = {}
     missing: set[int] = set()
     for schema_id in ids:
         try:
             writers[schema_id] = schemas.schema_of(schema_id)
         except SchemasNotLoadedError as e:
             missing |= e.ids
+        except SchemaMismatchError as e:
+            writers[schema_id] = e
     try:
         newest = schemas.newest(subject)
+        reader: Loaded = None if newest is None else newest[1]
     except SchemasNotLoadedError as e:
-        raise SchemasNotLoadedError(missing, e.subjects) from None
+        raise SchemasNotLoadedError(missing | e.ids, e.subjects) from None
+    except SchemaMismatchError as e:
+        reader = e
     if missing:
         raise SchemasNotLoadedError(missing)
-    return writers, None if newest is None else newest[1]
+    return writers, reader
 
 
 def _decode(
-    payloads: Any, schema_id: int, writer: Parsed | None, reader: Parsed | None, target: Target, space: Space
+    payloads: Any, schema_id: int, writer: Loaded, reader: Loaded, target: Target, space: Space
 ) -> tuple[list[Any], dict[int, str], tuple[str, ...]]:
     """Return columns, reasons by index, and the paths of dropped fields. Raises SchemaMismatchError if no record of the
     writer's schema fits; MessageTooLargeError."""
     if writer is None:
         raise SchemaMismatchError("the registry has no schema of this id: register it, or correct the id")
+    for one in (writer, reader):
+        if isinstance(one, SchemaMismatchError):
+            raise SchemaMismatchError(str(one))
     if isinstance(writer, AvroSchema) and target.form == AVRO:
         newest = reader.type if isinstance(reader, AvroSchema) else None
         plan = resolve(writer.type, newest, target.columns, space)

@@ -57,13 +57,15 @@ class Schemas(Protocol):
     """The loaded schemas of a registry. Any thread can call the methods."""
 
     def schema_of(self, schema_id: int) -> Parsed | None:
-        """Return the schema of an id; None if the registry has none. Raises SchemasNotLoadedError."""
+        """Return the schema of an id; None if the registry has none. Raises SchemasNotLoadedError; SchemaMismatchError
+        for a schema that sparklog cannot read."""
 
     def id_of(self, guid: UUID) -> int | None:
         """Return the id of the schema that has a GUID; None if the registry has none. Raises SchemasNotLoadedError."""
 
     def newest(self, subject: str) -> tuple[int, Parsed] | None:
-        """Return the newest schema of a subject with its id; None without one. Raises SchemasNotLoadedError."""
+        """Return the newest schema of a subject with its id; None without one. Raises SchemasNotLoadedError;
+        SchemaMismatchError for a schema that sparklog cannot read."""
 
     def note_dropped(self, topic: str, records: Mapping[str, int]) -> None:
         """Count records of a topic with fields that the newest schema does not have, by the field's path."""

@@ -223,3 +223,33 @@ def test_rows_that_the_schema_does_not_allow_are_named() -> None:
     assert e.value.row == 9
     with pytest.raises(SchemaMismatchError, match="has no schema: register one"):
         write_framed(rows, np.zeros(11, bool), target, FixedSchemas(), ROOM)
+
+
+class UnreadableSchemas(FixedSchemas):
+    """Schemas of which some cannot be read."""
+
+    def __init__(self, schemas: dict[int, Any], *unreadable: int) -> None:
+        super().__init__(schemas)
+        self.unreadable = unreadable
+
+    def schema_of(self, schema_id: int) -> Any:
+        if schema_id in self.unreadable:
+            raise SchemaMismatchError(f"cannot read {schema_id}")
+        return super().schema_of(schema_id)
+
+    def newest(self, subject: str) -> Any:
+        newest = super().newest(subject)
+        assert newest is not None
+        return newest[0], self.schema_of(newest[0])
+
+
+def test_records_of_a_schema_that_cannot_be_read_have_its_reason() -> None:
+    schema = avro({"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]})
+    target = Target("t", "avro", columns_of(schema.type), "t-value")
+    data = pa.array([b"\0\0\0\0\1\2", b"\0\0\0\0\2\2"])
+    with pytest.raises(InvalidRecordError) as e:
+        read_framed(data, np.zeros(2, bool), target, UnreadableSchemas({1: schema, 2: schema, 3: schema}, 2), ROOM)
+    assert e.value.records == {1: "record 1 does not fit the topic 't' (schema 2): cannot read 2"}
+    with pytest.raises(InvalidRecordError) as e:
+        read_framed(data, np.zeros(2, bool), target, UnreadableSchemas({1: schema, 2: schema, 3: schema}, 3), ROOM)
+    assert e.value.records.keys() == {0, 1}, "defaults and aliases of the newest schema are not known"

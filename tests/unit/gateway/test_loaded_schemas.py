@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from sparklog.errors import BrokerNotAvailableError
+from sparklog.errors import BrokerNotAvailableError, SchemaMismatchError
 from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.gateway.schemas import loaded_schemas
 from sparklog.gateway.schemas.loaded_schemas import MISSING_S, NEWEST_S, LoadedSchemas
 from sparklog.gateway.schemas.own_registry import OwnRegistry
 from sparklog.gateway.schemas.registry_log import RegistryLog
@@ -27,11 +28,17 @@ class World:
         self.added: list[Any] = []
         self.reads = 0
         self.is_dead = False
+        self.answers: asyncio.Event | None = None
+        """Set when the registry answers what it has read before; None: it answers at once."""
 
     async def refresh(self, broker: object) -> Any:
         self.reads += 1
         if self.is_dead:
             raise BrokerNotAvailableError("no answer")
+        if self.answers is not None:
+            state = self.log.state
+            await self.answers.wait()
+            return state
         if self.added:
             self.log.state = self.log.state.replay(self.added, self.log.state.offset + len(self.added))
             self.added = []
@@ -121,5 +128,84 @@ def test_a_dead_registry_delays_only_schemas_that_are_not_in_memory(monkeypatch:
         for ids, subject in [((2,), ""), ((), "u-value")]:
             with pytest.raises(BrokerNotAvailableError):
                 await world.load(*ids, subject=subject)
+
+    run(scenario, monkeypatch)
+
+
+def test_a_registry_that_does_not_answer_in_time_delays_only_schemas_that_are_not_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loaded_schemas, "RENEWAL_S", 0.0)
+
+    async def scenario(world: World) -> None:
+        world.add(1, "t-value", '"int"')
+        world.add(1, "u-value", '"int"')
+        await world.load(1, subject="t-value")
+        await world.load(subject="u-value")
+        world.answers = asyncio.Event()
+        for _ in range(3):
+            world.now_s += NEWEST_S
+            for subject in ("t-value", "u-value"):
+                await world.load(subject=subject)
+                newest = world.schemas.newest(subject)
+                assert newest is not None and newest[0] == 1
+        assert world.reads == 4, "a subject is looked up once at a time"
+        new_id = asyncio.create_task(world.load(2))
+        await asyncio.wait([new_id], timeout=0)
+        assert not new_id.done()
+        world.answers.set()
+        await new_id
+
+    run(scenario, monkeypatch)
+
+
+def test_a_late_answer_counts_unless_a_newer_schema_was_loaded_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded_schemas, "RENEWAL_S", 0.0)
+
+    async def scenario(world: World) -> None:
+        world.add(1, "t-value", '"int"')
+        await world.load(1, subject="t-value")
+        for has_newer in (False, True):
+            world.add(2 + has_newer, "t-value", '"long"' if has_newer else '"double"')
+            if not has_newer:
+                await world.refresh(None)
+            world.now_s += NEWEST_S
+            answers, before = asyncio.Event(), asyncio.all_tasks()
+            world.answers = answers
+            await world.load(subject="t-value")
+            (renewal,) = asyncio.all_tasks() - before
+            if has_newer:
+                world.answers = None
+                await world.load(3)
+                with pytest.raises(SchemasNotLoadedError):
+                    world.schemas.newest("t-value")
+                await world.load(subject="t-value")
+            answers.set()
+            await renewal
+            newest = world.schemas.newest("t-value")
+            assert newest is not None and newest[0] == 2 + has_newer
+
+    run(scenario, monkeypatch)
+
+
+def test_a_schema_that_cannot_be_read_has_its_reason_and_is_looked_up_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        world.add(1, "t-value", '{"type": "record"}')
+        await world.load(1, subject="t-value")
+        for _ in range(2):
+            with pytest.raises(SchemaMismatchError, match="a schema 1 that sparklog cannot read"):
+                world.schemas.schema_of(1)
+            with pytest.raises(SchemaMismatchError, match="a schema 1 that sparklog cannot read"):
+                world.schemas.newest("t-value")
+            world.now_s += NEWEST_S
+            with pytest.raises(SchemasNotLoadedError):
+                world.schemas.schema_of(1)
+            with pytest.raises(SchemasNotLoadedError):
+                world.schemas.newest("t-value")
+            await world.load(1, subject="t-value")
+        world.add(2, "t-value", '"int"')
+        await world.load(subject="t-value")
+        newest = world.schemas.newest("t-value")
+        assert newest is not None and newest[0] == 2
 
     run(scenario, monkeypatch)

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 from sparklog_broker.config import make_config
 
-from sparklog.client.net.registry_reader import RegistryAnswer
-from sparklog.errors import BrokerNotAvailableError, InvalidConfigError
+from sparklog.client.net.registry_reader import RegistryAnswer, RegistryReader, RegistrySchemas
+from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, SchemaMismatchError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.schemas.outside_registry import OutsideRegistry
 from tests.support.cases import for_each
 
 INNER = json.dumps({"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}]})
 OUTER = json.dumps({"type": "record", "name": "R", "fields": [{"name": "i", "type": "Inner"}]})
+PAGE = b"<html>default backend - 404</html>"
 ANSWERS: dict[str, Any] = {
     "/schemas/ids/1": {"schema": OUTER, "references": [{"name": "Inner", "subject": "in/ner", "version": 1}]},
     "/subjects/in%2Fner/versions/1": {"schema": INNER},
@@ -31,15 +33,18 @@ ANSWERS: dict[str, Any] = {
         "references": [{"name": "Inner", "subject": "circle", "version": 1}],
     },
     "/schemas/ids/5": ["no object"],
+    "/schemas/ids/6": {"schema": INNER, "schemaType": "THRIFT"},
+    "/schemas/ids/7": PAGE,
+    "/schemas/guids/00000000-0000-0000-0000-000000000003": {"schema": "{", "id": 3},
 }
 
 
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        answer = ANSWERS.get(self.path)
-        self.send_response(404 if answer is None else 200)
+        answer = ANSWERS.get(self.path, {"error_code": 40403, "message": "Schema not found"})
+        self.send_response(200 if self.path in ANSWERS and answer is not PAGE else 404)
         self.end_headers()
-        self.wfile.write(json.dumps(answer).encode())
+        self.wfile.write(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
 
     def log_message(self, format: str, *args: Any) -> None:
         pass
@@ -56,11 +61,13 @@ def server() -> Iterator[HTTPServer]:
     own.server_close()
 
 
-def read(url: str, ids: set[int], subjects: list[str], kept: set[int] | None = None) -> RegistryAnswer:
+def read(
+    url: str, ids: set[int], subjects: list[str], kept: set[int] | None = None, guids: Sequence[UUID] = ()
+) -> RegistryAnswer:
     async def go() -> RegistryAnswer:
         registry = OutsideRegistry(url)
         try:
-            return await registry.read(cast(BrokerConnection, None), ids, subjects, kept or set())
+            return await registry.read(cast(BrokerConnection, None), ids, subjects, kept or set(), guids)
         finally:
             registry.close()
 
@@ -75,6 +82,36 @@ def test_schemas_are_read_with_their_references(server: HTTPServer) -> None:
     assert read(url, {1}, ["t-value"], {1}).schemas == {}
     with pytest.raises(BrokerNotAvailableError, match="no JSON object"):
         read(url, {5}, [])
+
+
+def test_a_schema_that_cannot_be_read_is_no_missing_one(server: HTTPServer) -> None:
+    guid = UUID(int=3)
+    answer = read(f"http://127.0.0.1:{server.server_port}/", {2, 3, 4, 6}, [], guids=[guid])
+    assert answer.schemas == {} and answer.guids == {guid: 3}
+    reasons = {3: "Invalid schema: it is no JSON", 4: "in a circle", 6: "'THRIFT' is not a valid SchemaType"}
+    assert answer.unreadable.keys() == reasons.keys()
+    for schema_id, reason in reasons.items():
+        assert f"a schema {schema_id} that sparklog cannot read: " in answer.unreadable[schema_id]
+        assert reason in answer.unreadable[schema_id]
+
+
+def test_the_page_of_a_proxy_is_no_answer_of_a_registry(server: HTTPServer) -> None:
+    with pytest.raises(BrokerNotAvailableError, match="is no schema registry") as e:
+        read(f"http://127.0.0.1:{server.server_port}/", {7}, [])
+    assert e.value.retriable
+
+
+def test_a_client_gets_the_reason_why_a_newest_schema_is_of_no_use(server: HTTPServer) -> None:
+    url = f"http://127.0.0.1:{server.server_port}/"
+    ANSWERS["/subjects/n-value/versions/latest"] = {"id": 3}
+    ANSWERS["/subjects/m-value/versions/latest"] = {"id": 2}
+    schemas = RegistrySchemas(RegistryReader(url))
+    for _ in range(2):
+        with pytest.raises(SchemaMismatchError, match="a schema 3 that sparklog cannot read"):
+            schemas.newest("n-value")
+        with pytest.raises(SchemaMismatchError, match="no schema 2, which is the newest one of the subject 'm-value'"):
+            schemas.newest("m-value")
+    assert schemas.schema_of(2) is None
 
 
 def test_a_registry_that_does_not_answer_is_an_error_that_passes() -> None:
