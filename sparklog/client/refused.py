@@ -3,10 +3,13 @@
 `retry` converts them again with the present columns. One transaction has the rows that fit now, the other records as
 new rows of the refused topic with their new reasons, and the position up to which the refused topic is done, which is
 the offset of the group REFUSED_GROUP. So each record is retried once, also if the command is killed.
+
+A producer that sends its batch again can store its refused records again. Such copies are left out.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -33,6 +36,7 @@ from sparklog.types import READ_COMMITTED, TopicPartition
 
 REFUSED_GROUP = "sparklog-refused"
 """Group whose offsets are the positions up to which refused topics are done."""
+PLACE_COLUMNS = ("partition", "offset")
 RECORD_COLUMNS = ("key", "value", "headers", "timestamp")
 ROWS_PER_TRANSACTION = 10_000
 BY_KEY = -1
@@ -53,6 +57,24 @@ class Values(NamedTuple):
 
 
 OWN_FORM = Values()
+
+
+class _Waiting(NamedTuple):
+    """The records of one partition of the refused topic that are not done."""
+
+    start: int
+    """First offset that is not done."""
+    end: int
+    """Log end of the partition."""
+    offsets: np.ndarray
+    """Offsets of the records, ascending."""
+    copies: np.ndarray
+    """Offsets of the rows that repeat one of them."""
+
+    def position_after(self, offset: int) -> int:
+        """Return the position at which the refused topic is done up to a record."""
+        at = int(np.searchsorted(self.offsets, offset, side="right"))
+        return int(self.offsets[at]) if at < len(self.offsets) else self.end
 
 
 @dataclass(frozen=True)
@@ -95,16 +117,42 @@ class RefusedRecords:
     def waiting(self) -> Iterator[pa.RecordBatch]:
         """Yield all refused records that are not done."""
         for tp, (start, end) in self.ranges().items():
-            for batch in self._batches(tp, start, end):
-                yield batch.data
+            for rows, _ in self._records(tp, self._waiting(tp, start, end)):
+                yield rows
 
     def count(self) -> int:
         """Return the number of refused records that are not done."""
-        return sum(
-            batch.data.num_rows
-            for tp, (start, end) in self.ranges().items()
-            for batch in self._batches(tp, start, end, columns=("offset",))
-        )
+        return sum(len(self._waiting(tp, start, end).offsets) for tp, (start, end) in self.ranges().items())
+
+    def _waiting(self, tp: TopicPartition, start: int, end: int) -> _Waiting:
+        """Return the records of a range, without copies."""
+        none = np.zeros(0, np.int64)
+        parts = [(batch.offsets(), batch.data) for batch in self._batches(tp, start, end, columns=PLACE_COLUMNS)]
+        offsets = np.concatenate([none, *(own for own, _ in parts)])
+        places = [np.concatenate([none, *(np.asarray(rows.column(i)) for _, rows in parts)]) for i in range(2)]
+        repeated = offsets[rows_of_equal_places(places[0], places[1])]
+        if not len(repeated):
+            return _Waiting(start, end, offsets, none)
+        seen: set[bytes] = set()
+        copies: list[int] = []
+        for batch in self._batches(tp, start, end):
+            chosen = np.flatnonzero(np.isin(batch.offsets(), repeated))
+            rows = batch.data.select([*PLACE_COLUMNS, *RECORD_COLUMNS]).take(pa.array(chosen))
+            for offset, row in zip(batch.offsets()[chosen].tolist(), rows.to_pylist(), strict=True):
+                digest = hashlib.sha256(repr(row).encode()).digest()
+                if digest in seen:
+                    copies.append(offset)
+                seen.add(digest)
+        return _Waiting(start, end, offsets[~np.isin(offsets, copies)], np.array(copies, np.int64))
+
+    def _records(self, tp: TopicPartition, waiting: _Waiting) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+        """Yield records, with their offsets in the refused topic."""
+        for batch in self._batches(tp, waiting.start, waiting.end):
+            is_record = np.isin(batch.offsets(), waiting.offsets)
+            if is_record.all():
+                yield batch.data, batch.offsets()
+            elif is_record.any():
+                yield batch.data.filter(pa.array(is_record)), batch.offsets()[is_record]
 
     def _batches(
         self, tp: TopicPartition, start: int, end: int, columns: Sequence[str] | None = None
@@ -162,23 +210,24 @@ class RefusedRecords:
         with Producer(bootstrap_servers, transactional_id=transactional_id, security=security) as producer:
             producer.init_transactions()  # ends the transaction of a retry that was killed, before the offsets are read
             for tp, (start, end) in self.ranges().items():
-                for rows, offsets in self._pieces(tp, start, end):
+                waiting = self._waiting(tp, start, end)
+                for rows, offsets in self._pieces(tp, waiting):
                     done = 0
                     for part, fitting in self._converted(rows, values):
                         done += part.num_rows
+                        position = waiting.position_after(int(offsets[done - 1]))
                         with producer.transaction():
                             self._send(producer, tp, part, fitting)
-                            producer.send_offsets_to_transaction({tp: int(offsets[done - 1]) + 1}, REFUSED_GROUP)
+                            producer.send_offsets_to_transaction({tp: position}, REFUSED_GROUP)
                         stored += len(fitting.places)
                         refused += len(fitting.refused)
         return RetryResult(stored, refused)
 
-    def _pieces(self, tp: TopicPartition, start: int, end: int) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-        """Yield the records of a range in pieces of a limited number, with their offsets in the refused topic."""
-        for batch in self._batches(tp, start, end):
-            offsets = batch.offsets()
-            for first in range(0, batch.data.num_rows, ROWS_PER_TRANSACTION):
-                yield batch.data.slice(first, ROWS_PER_TRANSACTION), offsets[first:]
+    def _pieces(self, tp: TopicPartition, waiting: _Waiting) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+        """Yield records in pieces of a limited number, with their offsets in the refused topic."""
+        for rows, offsets in self._records(tp, waiting):
+            for first in range(0, rows.num_rows, ROWS_PER_TRANSACTION):
+                yield rows.slice(first, ROWS_PER_TRANSACTION), offsets[first:]
 
     def _converted(self, rows: pa.RecordBatch, values: Values) -> Iterator[tuple[pa.RecordBatch, FittingRows]]:
         """Yield parts of the records, of a limited size, with their conversion."""
@@ -221,6 +270,14 @@ def with_reasons(rows: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.RecordB
     texts = pa.array([reason[:REASON_CHARS_MAX] for reason in reasons.values()], pa.string())
     at = chosen.schema.get_field_index("reason")
     return chosen.set_column(at, chosen.schema.field(at), texts)
+
+
+def rows_of_equal_places(partitions: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return the indices of the rows whose place, of partition and offset, another row has, too."""
+    order = np.lexsort((offsets, partitions))
+    is_same = (np.diff(partitions[order]) == 0) & (np.diff(offsets[order]) == 0)
+    is_repeated = np.append(is_same, False) | np.append(False, is_same)
+    return np.sort(order[is_repeated[: len(order)]])
 
 
 def refused_topics(infos: Mapping[str, TopicInfo]) -> list[str]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from sparklog.errors import InvalidConfigError
 from sparklog.format.key_format import REFUSED_SETTING, REFUSED_TO_TOPIC
 from sparklog.format.schema import HEADER_TYPE, TIMESTAMP_TYPE
+from sparklog.protocol.refused_messages import STORED_BYTES_MAX
 from sparklog.settings import Scope, settings_of
 from sparklog.types import TOPIC_NAME_CHARS_MAX
 
@@ -43,10 +44,10 @@ def refused_topic(topic: str) -> str:
 
 def refused_topic_settings(configs: Mapping[str, object]) -> dict[str, int]:
     """Return the settings of a refused topic. `configs`: those of the typed topic. Rows stay until they are deleted,
-    and are larger than the records by the reason."""
+    and are larger than the records by the reason, and because the records can have come in a compressed batch."""
     limit = settings_of(Scope.TOPIC)["max.message.bytes"]
-    size = int(str(configs.get(limit.name, limit.default)))
-    return {"retention.ms": -1, "retention.bytes": -1, limit.name: min(2 * size, int(limit.maximum or 2 * size))}
+    size = max(2 * int(str(configs.get(limit.name, limit.default))), STORED_BYTES_MAX)
+    return {"retention.ms": -1, "retention.bytes": -1, limit.name: min(size, int(limit.maximum or size))}
 
 
 def check_refused_records(topic: str, configs: Mapping[str, object], *, is_typed: bool) -> None:

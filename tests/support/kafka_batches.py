@@ -25,6 +25,7 @@ def kafka_batch(
     codec: int = 0,
     attributes: int = 0,
     producer_id: int = -1,
+    base_sequence: int = -1,
     epoch: int = 5,
     keys: Sequence[bytes | None] | None = None,
     values: Sequence[bytes | None] | None = None,
@@ -58,7 +59,7 @@ def kafka_batch(
             max_timestamp_ms=max_timestamp_ms,
             producer_id=producer_id,
             producer_epoch=-1 if producer_id < 0 else 0,
-            base_sequence=-1,
+            base_sequence=base_sequence,
             record_count=len(offsets),
         )
     )

@@ -17,6 +17,9 @@ import sparklog
 from sparklog.client.local import LocalBroker
 from sparklog.client.net.cluster import cluster
 from sparklog.client.refused import RefusedRecords, Values
+from sparklog.kafka.wire.errors import Kafka
+from tests.support.kafka_batches import kafka_batch
+from tests.support.kafka_wire import KafkaWire, batch_of_values, produced
 from tests.support.waiting import CLUSTER_PATIENCE_S, PATIENCE_S, until
 
 TO_TOPIC = {"kafka.refused.records": "topic"}
@@ -169,3 +172,33 @@ def test_refused_records_go_to_the_leaders_of_their_partitions(tmp_path: Any) ->
             send(local.kafka_bootstrap_servers, "events", batch, **{"enable.idempotence": True})
         assert sorted(rows_of(local.bootstrap_servers, "events", "id")) == list(range(1, 200, 2))
         assert len(rows_of(local.bootstrap_servers, "events.refused", "offset")) == 100
+
+
+def test_a_batch_that_is_sent_again_has_each_refused_record_once_in_a_retry(
+    broker: LocalBroker, admin: sparklog.Admin
+) -> None:
+    address = broker.bootstrap_servers
+    admin.create_topic("repeats", 1, "id BIGINT", configs=TO_TOPIC)
+    values = [b'{"id":1}', b'{"id":2,"n":1}', b"bad", b'{"id":2,"n":1}']
+    with KafkaWire(broker.kafka_bootstrap_servers) as wire:
+        identity = {"transactional_id": None, "transaction_timeout_ms": 1, "producer_id": -1, "producer_epoch": -1}
+        producer_id = wire.ask("InitProducerId", 4, identity)["producer_id"]
+        batch = kafka_batch(range(4), epoch=-1, producer_id=producer_id, base_sequence=0, values=values)
+        results = [produced(wire, "repeats", batch) for _ in range(3)]
+    assert [(one["error_code"], one["base_offset"]) for one in results] == [(Kafka.NONE, 0)] * 3
+    assert rows_of(address, "repeats.refused", "offset") == [1, 2, 3] * 3
+    records = RefusedRecords(cluster(address), admin, "repeats")
+    assert records.count() == 3 and sum(rows.num_rows for rows in records.waiting()) == 3
+    admin.alter_schema("repeats", add_columns="n BIGINT")
+    for expected in ((2, 1), (0, 1)):
+        result = RefusedRecords(cluster(address), admin, "repeats").retry(address, None)
+        assert (result.stored, result.refused) == expected
+    assert rows_of(address, "repeats", "id", "n") == [(1, None), (2, 1), (2, 1)]
+
+
+def test_the_size_of_a_batch_with_refused_records_is_limited(broker: LocalBroker, admin: sparklog.Admin) -> None:
+    admin.create_topic("small", 1, "id BIGINT", configs={"max.message.bytes": 2_000, **TO_TOPIC})
+    with KafkaWire(broker.kafka_bootstrap_servers) as wire:
+        codes = [produced(wire, "small", batch_of_values([b"x" * size]))["error_code"] for size in (1_000, 3_000)]
+    assert codes == [Kafka.NONE, Kafka.MESSAGE_TOO_LARGE]
+    assert [len(value) for value in rows_of(broker.bootstrap_servers, "small.refused", "value")] == [1_000]

@@ -264,7 +264,8 @@ def _convert_batch(
             batch = convert_within(memory, produced_bytes(head, len(data), topic, limit), convert)
     except CorruptBatchError as e:
         raise MalformedBatchError(str(e)) from None
-    if min(head.size_bytes, len(batch.payload)) > topic.max_message_bytes:
+    size = head.size_bytes if batch.refused is not None else min(head.size_bytes, len(batch.payload))
+    if size > topic.max_message_bytes:
         raise MessageTooLargeError(
             f"a batch of {head.size_bytes} bytes; max.message.bytes of topic {topic.name!r} is "
             f"{topic.max_message_bytes}: send smaller batches or raise it"

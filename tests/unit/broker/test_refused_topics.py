@@ -24,9 +24,10 @@ from sparklog.errors import (
 )
 from sparklog.format.batch import encode_batch
 from sparklog.format.key_format import REFUSED_SETTING
-from sparklog.metadata.refused_topics import REFUSED_SCHEMA
+from sparklog.metadata.refused_topics import REFUSED_SCHEMA, refused_topic_settings
 from sparklog.metadata.store import TopicSpec
-from sparklog.protocol.refused_messages import StoreRefusedRequest, StoreRefusedResponse
+from sparklog.protocol.refused_messages import STORED_BYTES_MAX, StoreRefusedRequest, StoreRefusedResponse
+from sparklog.settings import MIB
 from sparklog.types import TopicPartition
 from tests.support.brokers import run
 
@@ -58,11 +59,12 @@ async def typed(broker: Broker, name: str = "typed", **configs: Any) -> None:
 def test_a_refused_topic_is_created_and_gets_rows(tmp_path: Path) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
         await typed(broker, "typed", **{"max.message.bytes": 4_096})
+        assert refused_topic_settings({"max.message.bytes": 8 * MIB})["max.message.bytes"] == 16 * MIB
         context = asking_itself(context)
         form = await ask(StoreRefusedRequest("typed", 2), context)
         topic = broker.partitions.topics["typed.refused"]
         assert topic.partitions == 3 and topic.schemas[form.schema_id] == REFUSED_SCHEMA
-        assert topic.configs["max.message.bytes"] == 8_192 and topic.configs["retention.ms"] == -1
+        assert topic.configs["max.message.bytes"] == STORED_BYTES_MAX and topic.configs["retention.ms"] == -1
         assert await ask(StoreRefusedRequest("typed", 2, batch(form.schema_id)), context) == form
         logs = [broker.partitions.find(TopicPartition("typed.refused", n)) for n in range(3)]
         assert [log.log.log_end_offset for log in logs if log is not None] == [0, 0, 1]
