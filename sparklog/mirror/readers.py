@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -79,12 +80,13 @@ def _read_following(read: ReadValues, schemas: Schemas, keys: Any, values: Any, 
 def missing_columns(schemas: Schemas, topic: str, columns: pa.Schema) -> SchemaChange | None:
     """Return the change by which a topic with `columns` gets those of its newest schema; None if it has them. Raises as
     `registered_columns`."""
-    change = growth(columns, registered_columns(schemas, topic))
+    change = growth(columns, registered_columns(schemas, topic, columns.names))
     return None if change.add is None and change.widen is None else change
 
 
-def registered_columns(schemas: Schemas, topic: str) -> pa.Schema:
-    """Return the columns of the newest schema of a topic's values. Raises InvalidConfigError if the registry has none,
+def registered_columns(schemas: Schemas, topic: str, present: Collection[str] = ()) -> pa.Schema:
+    """Return the columns of the newest schema of a topic's values. `present`: names of the columns that the topic has,
+    which renamed fields keep. Raises InvalidConfigError if the registry has none,
     SchemaMismatchError if a type has no column, and the registry's errors."""
     from sparklog.kafka.values.framed_records import columns_of_schema  # late, as above
 
@@ -94,7 +96,7 @@ def registered_columns(schemas: Schemas, topic: str) -> pa.Schema:
             f"topic {topic!r} has no columns: the registry has no subject {value_subject(topic)!r}; register its schema, "
             f"or name the columns (--ddl '{topic}=id BIGINT, …')"
         )
-    return canonical_schema(columns_of_schema(newest[1]))
+    return canonical_schema(columns_of_schema(newest[1], present))
 
 
 def registered_key(schemas: Schemas, topic: str, form: str) -> tuple[int, Parsed]:

@@ -221,6 +221,9 @@ def test_schemas_create_topics_and_change_their_columns(tmp_path: Path) -> None:
                 registry.register_schema("created-value", Schema(json.dumps({**first, "fields": fields}), "AVRO"))
             assert e.value.error_code == code
             assert reason in e.value.error_message
+        third = {**first, "fields": [{"name": "total", "type": "long", "aliases": ["n"]}, more]}
+        assert send(broker, "created", AvroSerializer(registry, json.dumps(third)), [{"total": 3, "s": None}]) == []
+        assert [list(row.items()) for row in rows_of(broker, "created")][-1] == [("n", 3), ("s", None)]
         union = {**first, "fields": [{"name": "u", "type": ["int", "string"]}]}
         with pytest.raises(SchemaRegistryError, match="field 'u': a union of int, string has no column"):
             registry.register_schema("refused-value", Schema(json.dumps(union), "AVRO"))

@@ -45,6 +45,7 @@ from sparklog.kafka.values.framed_records import (
     FRAMED_FORMATS,
     JSON_SCHEMA,
     check_columns,
+    check_names,
     columns_of_schema,
 )
 from sparklog.kafka.values.schemas import KEY_SUFFIX, VALUE_SUFFIX, key_subject
@@ -98,7 +99,7 @@ class SubjectTopics:
         if form == JSON_SCHEMA:
             return
         try:
-            await self._fit(broker, topic, schema)
+            await self._fit(broker, topic, schema, await newest(subject))
         except SchemaMismatchError as e:
             raise RegistryError(INCOMPATIBLE, f"records of the schema do not fit the topic {name}: {e}") from None
 
@@ -159,11 +160,16 @@ class SubjectTopics:
         except InvalidTopicError as e:
             raise RegistryError(INVALID_SCHEMA, f"topic {name} cannot be created: {e}") from None
 
-    async def _fit(self, broker: BrokerConnection, topic: TopicInfo, schema: Parsed) -> None:
-        """Add and widen columns if the setting allows it. Raises SchemaMismatchError; RegistryError."""
-        columns = columns_of_schema(schema)
+    async def _fit(
+        self, broker: BrokerConnection, topic: TopicInfo, schema: Parsed, former: tuple[int, Parsed] | None
+    ) -> None:
+        """Add and widen columns if the setting allows it. `former`: the version before the new one. Raises
+        SchemaMismatchError; RegistryError."""
+        columns = columns_of_schema(schema, topic.schema.names)
         if not self._changes_topics:
             return
+        if former is not None:
+            check_names(schema, former[1], topic.schema)
         change = growth(topic.schema, columns)
         try:
             after = change.applied_to(topic.schema, topic.key_columns, topic.timestamp_column)

@@ -16,13 +16,14 @@
 | another union, a recursive type, a record without fields | refused with its path |
 
 A record is resolved as Avro does it: the writer's schema is that of the record, the reader's schema is the newest one
-of the topic's subject. A column gets the writer's field of its name or of an alias of the reader's field, otherwise
-the reader's default, otherwise null. A value that its column cannot have exactly is refused.
+of the topic's subject. A column belongs to the reader's field of its name, or to a field that has its name as an alias.
+It gets the writer's field of the name or an alias of the reader's field, otherwise the reader's default, otherwise
+null. A value that its column cannot have exactly is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,20 @@ def columns_of(kind: AvroType) -> pa.Schema:
         return canonical_schema(pa.schema(fields))
     except InvalidTopicError as e:
         raise SchemaMismatchError(str(e)) from None
+
+
+def fields_of_columns(record: AvroType, columns: Iterable[str]) -> dict[str, AvroField]:
+    """Return the field of each column that has one, by the column's name. A renamed field keeps its column: without a
+    column of its own name, it has that of an alias."""
+    free = set(columns)
+    fields = {f.name: f for f in record.fields if f.name in free}
+    free -= {f.name for f in record.fields}
+    for field in record.fields:
+        column = next((alias for alias in field.aliases if alias in free), None)
+        if field.name not in fields and column is not None:
+            fields[column] = field
+            free.remove(column)
+    return fields
 
 
 class _ColumnTypes:
@@ -165,12 +180,17 @@ class _Plan:
     ) -> Iterator[tuple[int, Convert]]:
         """Return the index and the conversion of the writer's field for each target."""
         written = {f.name: i for i, f in enumerate(writer.fields)}
-        read = {} if reader is None else {f.name: f for f in reader.fields}
+        read = {} if reader is None else fields_of_columns(reader, [target.name for target in targets])
+        places: dict[str, int] = {}
+        for target in sorted(
+            targets, key=lambda one: one.name not in read
+        ):  # a renamed field gets its former name first
+            own = read.get(target.name)
+            names = (target.name,) if own is None else (own.name, *own.aliases)
+            places[target.name] = next((written.pop(name) for name in names if name in written), -1)
         sources: list[tuple[int, Convert]] = []
         for target in targets:
-            own = read.get(target.name)
-            names = (target.name, *(own.aliases if own is not None else ()))
-            at = next((written.pop(name) for name in names if name in written), -1)
+            own, at = read.get(target.name), places[target.name]
             place = f"{path}.{target.name}" if path else target.name
             if at >= 0:
                 convert = self.value(

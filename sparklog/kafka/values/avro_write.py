@@ -19,7 +19,7 @@ from sparklog.format.schema import fit_column
 from sparklog.kafka.records.varints import Array, VarintColumns, zigzag
 from sparklog.kafka.schemas.avro import AvroField, AvroType
 from sparklog.kafka.values.avro_bytes import Space, branch_of, physical_type
-from sparklog.kafka.values.avro_columns import columns_of, physical_default
+from sparklog.kafka.values.avro_columns import columns_of, fields_of_columns, physical_default
 from sparklog.kafka.values.rows_at_fault import UnwritableRowError, first_fault
 
 _NOTHING = pa.scalar(b"", pa.binary())
@@ -63,10 +63,11 @@ class _Writer:
     def record(self, columns: list[Any], names: list[str], kind: AvroType, count: int, path: str = "") -> Any:
         """Return entries of a record. `columns`: arrays of the names, in plain layout."""
         by_name = dict(zip(names, columns, strict=True))
+        of_fields = {field.name: by_name[name] for name, field in fields_of_columns(kind, names).items()}
         parts = []
         for field in kind.fields:
             place = f"{path}.{field.name}" if path else field.name
-            column = by_name.get(field.name)
+            column = of_fields.get(field.name)
             parts.append(
                 self._constant(field, count, place) if column is None else self.value(column, field.type, place)
             )

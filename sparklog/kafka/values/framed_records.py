@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -24,12 +24,17 @@ from sparklog.kafka.schemas.json_schema import JsonSchema
 from sparklog.kafka.schemas.protobuf import ProtobufSchema
 from sparklog.kafka.schemas.schema_types import Parsed
 from sparklog.kafka.values.avro_bytes import Space
-from sparklog.kafka.values.avro_columns import columns_of, resolve
+from sparklog.kafka.values.avro_columns import columns_of, fields_of_columns, resolve
 from sparklog.kafka.values.avro_records import read_avro
 from sparklog.kafka.values.framing import split_frames
 from sparklog.kafka.values.json_records import parse_rows
 from sparklog.kafka.values.keys import RowForm, values_to_parse
-from sparklog.kafka.values.protobuf_records import check_message, read_protobuf, types_of_messages
+from sparklog.kafka.values.protobuf_records import (
+    check_message,
+    check_renamed,
+    read_protobuf,
+    types_of_messages,
+)
 from sparklog.kafka.values.schemas import Schemas, SchemasNotLoadedError, value_subject
 
 SCHEMAS_PER_BATCH_MAX = 100
@@ -61,11 +66,14 @@ class Target(NamedTuple):
     """The part of the records that is decoded: value or key."""
 
 
-def columns_of_schema(schema: Parsed) -> pa.Schema:
-    """Return the columns of an Avro schema's records, or of the first message of a Protobuf schema. Raises
-    SchemaMismatchError, with the path, if there are none."""
+def columns_of_schema(schema: Parsed, present: Collection[str] = ()) -> pa.Schema:
+    """Return the columns of an Avro schema's records, or of the first message of a Protobuf schema. `present`: names of
+    the topic's columns, which a renamed field of Avro keeps. Raises SchemaMismatchError, with the path, if there are
+    none."""
     if isinstance(schema, AvroSchema):
-        return columns_of(schema.type)
+        columns = columns_of(schema.type)
+        names = {field.name: name for name, field in fields_of_columns(schema.type, present).items()}
+        return pa.schema([column.with_name(names.get(column.name, column.name)) for column in columns])
     if isinstance(schema, ProtobufSchema):
         return types_of_messages(schema, (0,)).columns
     raise SchemaMismatchError("a JSON Schema has no columns: create the topic with columns")
@@ -77,6 +85,13 @@ def check_columns(schema: Parsed, columns: pa.Schema) -> None:
         resolve(schema.type, schema.type, columns, Space(0))
     elif isinstance(schema, ProtobufSchema):
         check_message(schema, columns)
+
+
+def check_names(schema: Parsed, former: Parsed, columns: pa.Schema) -> None:
+    """Raise SchemaMismatchError if a new version of a schema renames a field that is a column, and its type has no
+    aliases. `former`: the version before it."""
+    if isinstance(schema, ProtobufSchema) and isinstance(former, ProtobufSchema):
+        check_renamed(schema, former, columns)
 
 
 def read_framed(values: Any, is_empty: Array, target: Target, schemas: Schemas, rows_bytes_max: int) -> Rows:

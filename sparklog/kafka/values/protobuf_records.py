@@ -98,6 +98,21 @@ def check_message(schema: ProtobufSchema, columns: pa.Schema) -> None:
     _Plan(None).sources(types_of_messages(schema, (0,)).fields, list(columns), None, "")
 
 
+def check_renamed(schema: ProtobufSchema, former: ProtobufSchema, columns: pa.Schema) -> None:
+    """Raise SchemaMismatchError if a field has another name than in the former version, and its column the former one:
+    consumers would get its default for the rows that are stored."""
+    fields = types_of_messages(schema, (0,)).fields
+    names = {field.name for field in fields}
+    of_numbers = {field.number: field.name for field in types_of_messages(former, (0,)).fields}
+    for field in fields:
+        name = of_numbers.get(field.number, field.name)
+        if name not in names and name in columns.names and field.name not in columns.names:
+            raise SchemaMismatchError(
+                f"field {field.name!r} has the number {field.number} of the column {name!r}, and a column keeps its name: "
+                "keep the name of the field, or use a new number"
+            )
+
+
 # -- the index of the message
 
 
@@ -289,17 +304,17 @@ class _Plan:
         by_number = {field.number: i for i, field in enumerate(fields)}
         by_name = {field.name: i for i, field in enumerate(fields)}
         read = {field.name: field for field in reader or ()}
-        sources: list[tuple[int, _Source | None]] = []
+        sources: dict[str, tuple[int, _Source | None]] = {}
         used = set[int]()
         prefix = f"{path}." if path else ""
-        for target in targets:
+        for target in sorted(targets, key=lambda one: one.name not in read):  # a number counts more than a former name
             own = read.get(target.name)
             at = by_number.get(own.number, -1) if own is not None else by_name.get(target.name, -1)
             if at < 0 or at in used:
-                sources.append((-1, None))
+                sources[target.name] = -1, None
                 continue
             used.add(at)
-            sources.append((at, self._source(fields[at], own, target.type, prefix + target.name)))
+            sources[target.name] = at, self._source(fields[at], own, target.type, prefix + target.name)
         numbers = {field.number for field in reader or ()}
         for i, field in enumerate(fields):
             if i not in used and (reader is None or field.number in numbers):
@@ -308,7 +323,7 @@ class _Plan:
                 )
             if i not in used:
                 self.dropped.append(prefix + field.name)
-        return sources
+        return [sources[target.name] for target in targets]
 
     def _source(self, field: MessageField, own: MessageField | None, target: Any, path: str) -> _Source:
         inner: list[tuple[int, _Source | None]] = []

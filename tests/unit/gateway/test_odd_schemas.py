@@ -24,7 +24,7 @@ from sparklog.kafka.records.errors import InvalidRecordError
 from sparklog.kafka.schemas.errors import RegistryError
 from sparklog.kafka.schemas.json_schema import parse_json_schema
 from sparklog.kafka.schemas.protobuf import linked_files, parse_protobuf
-from sparklog.kafka.values.framed_records import Target, columns_of_schema, read_framed
+from sparklog.kafka.values.framed_records import Target, check_columns, columns_of_schema, read_framed
 from sparklog.kafka.values.framed_rows import write_framed
 from tests.support.cases import for_each
 from tests.unit.gateway.registry_schemas import FixedSchemas, avro
@@ -262,3 +262,31 @@ def test_an_odd_json_schema_is_taken_or_refused_by_path(name: str, source: Any, 
     with pytest.raises(RegistryError) as e:
         parse_json_schema(json.dumps(source), {})
     assert reason in str(e.value)
+
+
+def test_a_field_that_an_alias_renames_keeps_its_column() -> None:
+    old = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}, {"name": "p", "type": POINT}]}
+    new_point = POINT | {"fields": [{"name": "y", "type": "int", "aliases": ["x"]}]}
+    new = {"type": "record", "name": "R", "fields": [
+        {"name": "b", "type": "double", "aliases": ["z", "a"]}, {"name": "p", "type": new_point},
+    ]}  # fmt: skip
+    schemas = FixedSchemas({1: avro(old), 2: avro(new)})
+    payloads = []
+    for schema_id, source, value in ((1, old, {"a": 5, "p": {"x": 1}}), (2, new, {"b": 6.0, "p": {"y": 2}})):
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, fastavro.parse_schema(source), value)
+        payloads.append(b"\0\0\0\0" + bytes([schema_id]) + out.getvalue())
+
+    def read(columns: pa.Schema) -> pa.RecordBatch:
+        target = Target("t", "avro", columns, "t-value")
+        return read_framed(pa.array(payloads), np.zeros(2, bool), target, schemas, ROOM).batch
+
+    present = columns_of_schema(avro(old))
+    assert columns_of_schema(avro(new), present.names).names == ["a", "p"]
+    check_columns(avro(new), present)
+    rows = read(present)
+    assert rows.to_pylist() == [{"a": 5, "p": {"x": 1}}, {"a": 6, "p": {"x": 2}}]
+    records = [fastavro.schemaless_reader(io.BytesIO(r), new, None) for r in records_of(schemas, "avro", rows)]
+    assert records == [{"b": 5.0, "p": {"y": 1}}, {"b": 6.0, "p": {"y": 2}}]
+    both = read(pa.schema([*present, pa.field("b", pa.float64())]))
+    assert [(row["a"], row["b"]) for row in both.to_pylist()] == [(None, 5.0), (None, 6.0)]

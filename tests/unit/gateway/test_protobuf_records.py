@@ -16,7 +16,7 @@ from sparklog.kafka.records.errors import InvalidRecordError
 from sparklog.kafka.schemas.json_schema import parse_json_schema
 from sparklog.kafka.schemas.protobuf import ProtobufSchema, parse_protobuf
 from sparklog.kafka.values.avro_bytes import Space
-from sparklog.kafka.values.framed_records import Target, read_framed
+from sparklog.kafka.values.framed_records import Target, check_names, read_framed
 from sparklog.kafka.values.framed_rows import write_framed
 from sparklog.kafka.values.protobuf_records import read_protobuf, types_of_messages
 from tests.support.cases import for_each
@@ -111,6 +111,21 @@ def test_a_renamed_field_keeps_its_number_and_a_second_message_its_index() -> No
     )
     assert rows.batch.to_pylist() == [{"after": n} for n in (5, 6, 7, 8)]
     assert rows.dropped == {"gone": 1}
+    columns = pa.schema([("before", pa.int32()), ("after", pa.int32())])
+    rows = rows_of(FixedSchemas({1: old, 2: new}), columns, frame + b"\1\0\x08\5")
+    assert rows.batch.to_pylist() == [{"before": None, "after": 5}], "consumers get the newest field"
+
+
+def test_a_version_that_renames_the_field_of_a_column_is_refused() -> None:
+    def of(name: str, number: int = 1) -> ProtobufSchema:
+        return schema(message(field(name, number, F.TYPE_INT32)))
+
+    columns = pa.schema([("before", pa.int32())])
+    with pytest.raises(SchemaMismatchError, match="field 'after' has the number 1 of the column 'before'"):
+        check_names(of("after"), of("before"), columns)
+    check_names(of("after", 2), of("before"), columns)
+    check_names(of("before"), of("before"), columns)
+    check_names(of("after"), of("before"), pa.schema([("after", pa.int32())]))
 
 
 HOSTILE = [
