@@ -182,6 +182,21 @@ def test_a_renamed_field_with_an_alias_and_a_new_one_with_a_default(
     ]
 
 
+def test_a_new_field_of_a_schema_that_another_topic_had_before_is_not_dropped(
+    broker: LocalBroker, admin: sparklog.Admin, registry: SchemaRegistryClient
+) -> None:
+    fields: list[Any] = [{"name": "n", "type": "int"}, {"name": "late", "type": ["null", "string"], "default": None}]
+    old, new = (json.dumps({"type": "record", "name": "Late", "fields": fields[:count]}) for count in (1, 2))
+    for topic, columns in (("earlier", "n INT, late STRING"), ("later", "n INT")):
+        admin.create_topic(topic, 1, columns, configs={"kafka.value.format": "avro"})
+        assert send(broker, topic, AvroSerializer(registry, old), [{"n": 1}]) == []
+        registry.register_schema(f"{topic}-value", Schema(new, "AVRO"))
+        if topic == "later":
+            admin.alter_schema(topic, add_columns="late STRING")
+        assert send(broker, topic, AvroSerializer(registry, new), [{"n": 2, "late": "x"}]) == []
+        assert [row["late"] for row in rows_of(broker, topic)] == [None, "x"]
+
+
 def test_records_that_do_not_fit_are_refused(
     broker: LocalBroker, admin: sparklog.Admin, registry: SchemaRegistryClient
 ) -> None:

@@ -71,7 +71,8 @@ Converted = list[ConvertedBatch] | SparklogError
 async def convert(session: Session, partitions: list[ProducedPartition]) -> list[Converted]:
     """Convert the records of all partitions. A partition whose topic has changed since the gateway looked is converted
     again before a record is refused. The caller releases `size_of` of the result in `Conversions.converted`."""
-    outcomes = await _convert_loaded(session, partitions)
+    schemas = session.gateway.schemas.of_request()
+    outcomes = await _convert_loaded(session, partitions, schemas)
     refused = [i for i, one in enumerate(outcomes) if isinstance(one, _BY_TOPIC) or refused_bytes([one])]
     if not refused:
         return outcomes
@@ -84,15 +85,16 @@ async def convert(session: Session, partitions: list[ProducedPartition]) -> list
         session.gateway.conversions.converted.release(session, size_of([outcomes[i]]), is_done=False)
         partitions[i] = partitions[i]._replace(topic=changed.get(partitions[i].topic.name, partitions[i].topic))
     if again:
-        for i, one in zip(again, await _convert_loaded(session, [partitions[i] for i in again]), strict=True):
+        converted = await _convert_loaded(session, [partitions[i] for i in again], schemas)
+        for i, one in zip(again, converted, strict=True):
             outcomes[i] = one
     return outcomes
 
 
-async def _convert_loaded(session: Session, partitions: list[ProducedPartition]) -> list[Converted]:
+async def _convert_loaded(session: Session, partitions: list[ProducedPartition], schemas: Schemas) -> list[Converted]:
     """Convert the records of all partitions, and load the schemas that they need. A topic whose key schema is set
     meanwhile replaces that of its partitions."""
-    outcomes = await _convert_once(session, partitions)
+    outcomes = await _convert_once(session, partitions, schemas)
     for _ in range(LOADS_MAX):
         await _set_key_schemas(session, partitions, outcomes)
         missing = {i: one for i, one in enumerate(outcomes) if isinstance(one, SchemasNotLoadedError)}
@@ -104,7 +106,7 @@ async def _convert_loaded(session: Session, partitions: list[ProducedPartition])
             except SparklogError as e:
                 outcomes = [without_frames(e) if i in missing else one for i, one in enumerate(outcomes)]
                 break
-        converted = await _convert_once(session, [partitions[i] for i in missing])
+        converted = await _convert_once(session, [partitions[i] for i in missing], schemas)
         for i, one in zip(missing, converted, strict=True):
             outcomes[i] = one
     return outcomes
@@ -162,10 +164,10 @@ async def changed_topics(session: Session, topics: Mapping[str, TopicInfo]) -> d
     return changed
 
 
-async def _convert_once(session: Session, partitions: Sequence[ProducedPartition]) -> list[Converted]:
+async def _convert_once(session: Session, partitions: Sequence[ProducedPartition], schemas: Schemas) -> list[Converted]:
     """Convert the records of all partitions by the topics that the gateway knows."""
     conversions = session.gateway.conversions
-    outcomes = _convert_inline(partitions, session.gateway.schemas)
+    outcomes = _convert_inline(partitions, schemas)
     if outcomes is not None:
         conversions.converted.take(size_of(outcomes))
         return outcomes
@@ -173,7 +175,7 @@ async def _convert_once(session: Session, partitions: Sequence[ProducedPartition
     await conversions.converted.acquire(session, most)
     try:
         async with conversions.turn():
-            outcomes = await _convert_in_turn(session, partitions)
+            outcomes = await _convert_in_turn(session, partitions, schemas)
     except BaseException:
         conversions.converted.release(session, most)
         raise
@@ -208,10 +210,11 @@ def _convert_inline(partitions: Sequence[ProducedPartition], schemas: Schemas) -
     return outcomes
 
 
-async def _convert_in_turn(session: Session, partitions: Sequence[ProducedPartition]) -> list[Converted]:
+async def _convert_in_turn(
+    session: Session, partitions: Sequence[ProducedPartition], schemas: Schemas
+) -> list[Converted]:
     limits, conversions, time_slices = session.gateway.limits, session.gateway.conversions, session.gateway.time_slices
     outcomes: list[Converted] = []
-    schemas = session.gateway.schemas
     remaining = limits.request_bytes
     for one in partitions:
         batches: list[ConvertedBatch] = []

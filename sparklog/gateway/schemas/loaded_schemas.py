@@ -20,7 +20,7 @@ from sparklog.errors import SchemaMismatchError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.schemas.own_registry import Registry
 from sparklog.kafka.schemas.schema_types import Parsed
-from sparklog.kafka.values.schemas import SchemasNotLoadedError
+from sparklog.kafka.values.schemas import SchemasNotLoadedError, value_subject
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +105,16 @@ class LoadedSchemas:
         if schema is None:
             raise SchemaMismatchError(missing_newest(newest.schema_id, subject))
         return newest.schema_id, schema
+
+    def of_request(self) -> RequestSchemas:
+        """Return the schemas for the records of a request that has just arrived."""
+        return RequestSchemas(self, self._clock_s())
+
+    def require_newest(self, subject: str, since_s: float) -> None:
+        """Raise SchemasNotLoadedError unless the newest schema of a subject was looked up at a time, or later."""
+        newest = self._subjects.get(subject)
+        if newest is None or newest.loaded_s < since_s:
+            raise SchemasNotLoadedError(subjects=[subject])
 
     def note_dropped(self, topic: str, records: Mapping[str, int]) -> None:
         """Count records with fields that the newest schema does not have, and log the first of each field. `records`:
@@ -210,3 +220,29 @@ class LoadedSchemas:
             return False
         await self.load(broker, SchemasNotLoadedError(subjects=[subject]))
         return former is None or self._subjects[subject].schema_id != former.schema_id
+
+
+class RequestSchemas:
+    """The schemas for the records of one request; a `Schemas` of `sparklog.kafka.values`. No field is dropped by a
+    newest schema that was looked up before the request: a newer one can have the field."""
+
+    def __init__(self, loaded: LoadedSchemas, arrived_s: float) -> None:
+        self._loaded = loaded
+        self._arrived_s = arrived_s
+
+    def schema_of(self, schema_id: int) -> Parsed | None:
+        """Return the schema of an id, as `LoadedSchemas`."""
+        return self._loaded.schema_of(schema_id)
+
+    def id_of(self, guid: UUID) -> int | None:
+        """Return the id of the schema that has a GUID, as `LoadedSchemas`."""
+        return self._loaded.id_of(guid)
+
+    def newest(self, subject: str) -> tuple[int, Parsed] | None:
+        """Return the newest schema of a subject, as `LoadedSchemas`."""
+        return self._loaded.newest(subject)
+
+    def note_dropped(self, topic: str, records: Mapping[str, int]) -> None:
+        """Count records with dropped fields, as `LoadedSchemas`. Raises SchemasNotLoadedError."""
+        self._loaded.require_newest(value_subject(topic), self._arrived_s)
+        self._loaded.note_dropped(topic, records)

@@ -20,6 +20,9 @@ class FixedSchemas:
         self.guids: dict[UUID, int] = {}
         self.dropped: list[tuple[str, dict[str, int]]] = []
 
+    def of_request(self) -> FixedSchemas:
+        return self
+
     def schema_of(self, schema_id: int) -> Parsed | None:
         if schema_id < 0:
             raise SchemasNotLoadedError([schema_id])

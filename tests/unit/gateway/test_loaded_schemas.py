@@ -209,3 +209,20 @@ def test_a_schema_that_cannot_be_read_has_its_reason_and_is_looked_up_again(monk
         assert newest is not None and newest[0] == 2
 
     run(scenario, monkeypatch)
+
+
+def test_fields_are_dropped_by_a_newest_schema_of_after_the_request_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        world.add(1, "t-value", '"int"')
+        await world.load(1, subject="t-value")
+        world.now_s += 0.001
+        schemas = world.schemas.of_request()
+        assert schemas.newest("t-value") == world.schemas.newest("t-value") and schemas.schema_of(1) is not None
+        with pytest.raises(SchemasNotLoadedError) as e:
+            schemas.note_dropped("t", {"a": 1})
+        assert world.schemas.dropped_records("t") == {}
+        await world.schemas.load(cast(BrokerConnection, None), e.value)
+        schemas.note_dropped("t", {"a": 1})
+        assert world.schemas.dropped_records("t") == {"a": 1}
+
+    run(scenario, monkeypatch)
