@@ -16,7 +16,7 @@ from sparklog.kafka.values.fitting import ReadHeaders, ReadValues, read_json
 from sparklog.kafka.values.header_ids import framed_parts
 from sparklog.kafka.values.json_records import parse_rows
 from sparklog.kafka.values.keys import Parse, RowForm
-from sparklog.kafka.values.schemas import Schemas, key_subject, value_subject
+from sparklog.kafka.values.schemas import Schemas, SchemasNotLoadedError, key_subject, value_subject
 from sparklog.mirror.definition import JSON, REGISTERED_FORMATS, VALUE_FORMATS
 
 if TYPE_CHECKING:  # the parsers of schemas take long to load
@@ -38,10 +38,20 @@ def value_reader(
         raise InvalidConfigError(
             f"value format {value_format!r} needs a schema registry: name its address (--registry)"
         )
+    read = partial(_read_framed, form=value_format, schemas=schemas, rows_bytes_max=rows_bytes_max)
+    return partial(_read_following, read, schemas) if follows_registry else read
+
+
+def _read_framed(
+    keys: Any, values: Any, topic: RowForm, form: str, schemas: Schemas, rows_bytes_max: int
+) -> pa.RecordBatch:
+    """Read values, again if the subject has got a newer schema, which can have the fields that would be dropped."""
     from sparklog.kafka.values.framed_records import rows_of_framed  # late: the parsers of schemas take long to load
 
-    read = partial(rows_of_framed, form=value_format, schemas=schemas, rows_bytes_max=rows_bytes_max)
-    return partial(_read_following, read, schemas) if follows_registry else read
+    try:
+        return rows_of_framed(keys, values, topic, form, schemas, rows_bytes_max)
+    except SchemasNotLoadedError:
+        return rows_of_framed(keys, values, topic, form, schemas, rows_bytes_max)
 
 
 def header_reader(value_format: str, schemas: Schemas | None) -> ReadHeaders | None:

@@ -14,6 +14,7 @@ from sparklog.client.net.registry_client import RegistryClient
 from sparklog.errors import BrokerNotAvailableError, SchemaMismatchError, SparklogError
 from sparklog.kafka.schemas.errors import RegistryError, invalid_schema
 from sparklog.kafka.schemas.schema_types import Parsed, SchemaType, parse
+from sparklog.kafka.values.schemas import SchemasNotLoadedError, value_subject
 from sparklog.security.client_security import ClientSecurity
 
 REFERENCES_MAX = 100
@@ -203,8 +204,15 @@ class RegistrySchemas:
             return newest.schema_id, schema
 
     def note_dropped(self, topic: str, records: Mapping[str, int]) -> None:
-        """Count records of a topic with fields that the newest schema does not have, by the field's path."""
+        """Count records of a topic with fields that the newest schema does not have, by the field's path. Raises
+        SchemasNotLoadedError if the subject has got a newer schema, which can have the fields; the caller decodes
+        again. Raises BrokerNotAvailableError."""
         with self._lock:
+            subject = value_subject(topic)
+            former = self._newest.get(subject)
+            self._read([], [subject])
+            if former is None or self._newest[subject].schema_id != former.schema_id:
+                raise SchemasNotLoadedError(subjects=[subject])
             for path, count in records.items():
                 self.dropped[topic, path] = self.dropped.get((topic, path), 0) + count
 

@@ -68,7 +68,8 @@ class Schemas(Protocol):
         SchemaMismatchError for a schema that sparklog cannot read."""
 
     def note_dropped(self, topic: str, records: Mapping[str, int]) -> None:
-        """Count records of a topic with fields that the newest schema does not have, by the field's path."""
+        """Count records of a topic with fields that the newest schema does not have, by the field's path. Raises
+        SchemasNotLoadedError if the newest schema can be another one meanwhile."""
 
 
 def value_subject(topic: str) -> str:

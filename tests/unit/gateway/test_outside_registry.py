@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from typing import Any, cast
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from sparklog_broker.config import make_config
 
@@ -17,7 +19,10 @@ from sparklog.client.net.registry_reader import RegistryAnswer, RegistryReader, 
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, SchemaMismatchError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.schemas.outside_registry import OutsideRegistry
+from sparklog.kafka.records.errors import InvalidRecordError
+from sparklog.mirror.readers import value_reader
 from tests.support.cases import for_each
+from tests.support.clients import info
 
 INNER = json.dumps({"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}]})
 OUTER = json.dumps({"type": "record", "name": "R", "fields": [{"name": "i", "type": "Inner"}]})
@@ -124,3 +129,22 @@ def test_a_registry_that_does_not_answer_is_an_error_that_passes() -> None:
 def test_the_setting_is_the_address_of_a_web_server(url: str) -> None:
     with pytest.raises(InvalidConfigError, match=r"schema\.registry\.url"):
         make_config({"schema.registry.url": url})
+
+
+def test_a_mirror_drops_no_field_of_a_version_that_was_registered_since_the_last_look_up(server: HTTPServer) -> None:
+    fields = [{"name": "x", "type": "int"}, {"name": "y", "type": "int", "default": 0}]
+    for count in (1, 2):
+        schema = {"type": "record", "name": "V", "fields": fields[:count]}
+        ANSWERS[f"/schemas/ids/{10 + count}"] = {"schema": json.dumps(schema)}
+    latest = {"id": 11}
+    ANSWERS["/subjects/v-value/versions/latest"] = latest
+    topic = replace(info(pa.schema([("x", pa.int32())]), 1), name="v")
+    schemas = RegistrySchemas(RegistryReader(f"http://127.0.0.1:{server.server_port}/"))
+    read = value_reader("avro", schemas, 1 << 20)
+    values = pa.array([b"\0\0\0\0\x0c\2\4"], pa.binary())
+    for _ in range(2):
+        assert read(pa.nulls(1, pa.binary()), values, topic).to_pylist() == [{"x": 1}]
+    assert schemas.dropped == {("v", "y"): 2}, "the newest schema has no such field any more"
+    latest["id"] = 12
+    with pytest.raises(InvalidRecordError, match="field 'y' is no column"):
+        read(pa.nulls(1, pa.binary()), values, topic)
