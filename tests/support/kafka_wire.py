@@ -13,8 +13,15 @@ from sparklog.gateway.records.small import write_small
 from sparklog.kafka.records.batch_v2 import COMPRESSION, write_batch
 from sparklog.kafka.wire.apis import API_VERSIONS
 from sparklog.kafka.wire.codec import decoder, encoder, partial_decoder
+from sparklog.kafka.wire.errors import Kafka
 from sparklog.kafka.wire.schema import REQUEST, RESPONSE, messages
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
+
+COORDINATOR_IS_STARTING = {
+    Kafka.COORDINATOR_LOAD_IN_PROGRESS,
+    Kafka.COORDINATOR_NOT_AVAILABLE,
+    Kafka.NOT_COORDINATOR,
+}
 
 
 class KafkaWire:
@@ -59,6 +66,18 @@ class KafkaWire:
         """Send a request, and return its response."""
         self.send(name, version, body)
         return self.receive(name, version)
+
+    def ask_coordinator(self, name: str, version: int, body: dict[str, Any]) -> dict[str, Any]:
+        """Send a request to the coordinator of a group or transaction, and return its response. The request is repeated
+        while the coordinator is starting, as clients do it."""
+        answers: list[dict[str, Any]] = []
+
+        def is_answered() -> bool:
+            answers.append(self.ask(name, version, body))
+            return COORDINATOR_IS_STARTING.isdisjoint(codes_in(answers[-1]))
+
+        until(is_answered, f"an answer of the coordinator to {name}")
+        return answers[-1]
 
     def _exactly(self, size: int) -> bytes:
         found = bytearray()

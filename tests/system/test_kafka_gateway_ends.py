@@ -39,13 +39,9 @@ class RawProducer:
         self._version = version
         self._sequence = 0
         body = {"transactional_id": name, "transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1}
-
-        def is_issued() -> bool:
-            answer = wire.ask("InitProducerId", 4, body)
-            self.identity = answer["producer_id"], answer["producer_epoch"]
-            return bool(answer["error_code"] == OK)
-
-        until(is_issued, "an identity")
+        answer = wire.ask_coordinator("InitProducerId", 4, body)
+        assert answer["error_code"] == OK
+        self.identity = answer["producer_id"], answer["producer_epoch"]
 
     def begin(self, topic: str) -> int:
         """Announce partition 0 of a topic, as producers of version 1 do."""
@@ -55,7 +51,7 @@ class RawProducer:
             "v3_and_below_producer_epoch": self.identity[1],
             "v3_and_below_topics": [{"name": topic, "partitions": [0]}],
         }
-        (found,) = self._wire.ask("AddPartitionsToTxn", 3, body)["results_by_topic_v3_and_below"]
+        (found,) = self._wire.ask_coordinator("AddPartitionsToTxn", 3, body)["results_by_topic_v3_and_below"]
         return int(found["results_by_partition"][0]["partition_error_code"])
 
     def write(self, topic: str) -> None:
@@ -136,9 +132,9 @@ def test_offsets_that_are_announced_open_a_transaction(kafka: LocalBroker) -> No
         producer = RawProducer(wire, "offsets", V1)
         producer_id, epoch = producer.identity
         body = {"transactional_id": "offsets", "producer_id": producer_id, "producer_epoch": epoch, "group_id": "g"}
-        assert wire.ask("AddOffsetsToTxn", 3, body)["error_code"] == OK
+        assert wire.ask_coordinator("AddOffsetsToTxn", 3, body)["error_code"] == OK
         assert producer.end(ABORT)[0] == OK
-        assert wire.ask("AddOffsetsToTxn", 3, body | {"producer_epoch": epoch + 9})["error_code"] != OK
+        assert wire.ask_coordinator("AddOffsetsToTxn", 3, body | {"producer_epoch": epoch + 9})["error_code"] != OK
 
 
 def test_offsets_of_a_transaction_that_an_operator_aborts_do_not_stop_their_producer(kafka: LocalBroker) -> None:

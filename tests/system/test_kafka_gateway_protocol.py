@@ -294,21 +294,25 @@ def test_headers_with_keys_of_any_bytes_are_refused_by_name(wire: KafkaWire, top
 
 def test_large_requests_of_groups_are_answered(wire: KafkaWire, topic: str) -> None:
     large = bytes(5 * MIB)
-    joined = wire.ask("JoinGroup", 3, join_body(topic, large))
+    joined = wire.ask_coordinator("JoinGroup", 3, join_body(topic, large))
     assert joined["error_code"] == Kafka.NONE and joined["members"][0]["metadata"] == large
     assignments = [{"member_id": joined["member_id"], "assignment": large}]
     body = {"group_id": topic, "generation_id": joined["generation_id"], "member_id": joined["member_id"]}
     assert wire.ask("SyncGroup", 0, {**body, "assignments": assignments})["assignment"] == large
-    refused = wire.ask("JoinGroup", 3, join_body(topic + "x", bytes(20 * MIB)))
+    refused = wire.ask_coordinator("JoinGroup", 3, join_body(topic + "x", bytes(20 * MIB)))
     assert refused["error_code"] == Kafka.GROUP_MAX_SIZE_REACHED
     wire.ask("LeaveGroup", 0, {"group_id": topic, "member_id": joined["member_id"]})
     wire.ask("CreateTopics", 2, creation_body(topic, 2_000))
     partitions = [
         {"partition_index": i, "committed_offset": i, "committed_metadata": "m" * 4_000} for i in range(2_000)
     ]
-    answer = wire.ask("OffsetCommit", 2, {"group_id": topic, "topics": [{"name": topic, "partitions": partitions}]})
+    answer = wire.ask_coordinator(
+        "OffsetCommit", 2, {"group_id": topic, "topics": [{"name": topic, "partitions": partitions}]}
+    )
     assert set(codes_in(answer)) == {Kafka.NONE}
-    last = wire.ask("OffsetFetch", 5, {"group_id": topic, "topics": [{"name": topic, "partition_indexes": [1_999]}]})
+    last = wire.ask_coordinator(
+        "OffsetFetch", 5, {"group_id": topic, "topics": [{"name": topic, "partition_indexes": [1_999]}]}
+    )
     assert last["topics"][0]["partitions"][0]["committed_offset"] == 1_999
 
 
@@ -351,7 +355,10 @@ def test_transactional_ids_that_no_coordinator_takes_end_the_producer(kafka: Loc
     for text in ("", "x" * 2_000):
         identity = {"transactional_id": text, "producer_id": 1, "producer_epoch": 0}
         assert wire.ask("EndTxn", 3, {**identity, "committed": True})["error_code"] == Kafka.INVALID_REQUEST
-        assert wire.ask("AddOffsetsToTxn", 3, {**identity, "group_id": "g"})["error_code"] == Kafka.INVALID_REQUEST
+        assert (
+            wire.ask_coordinator("AddOffsetsToTxn", 3, {**identity, "group_id": "g"})["error_code"]
+            == Kafka.INVALID_REQUEST
+        )
 
 
 def test_settings_that_only_kafka_has_are_accepted_at_their_defaults(wire: KafkaWire, topic: str) -> None:
@@ -459,19 +466,21 @@ def test_offsets_are_deleted_unless_a_member_subscribes(wire: KafkaWire, native:
         native.create_topic(name)
     partition = {"partition_index": 0, "committed_offset": 0, "committed_metadata": ""}
     commit = {"group_id": topic, "topics": [{"name": name, "partitions": [partition]} for name in (topic, other)]}
-    assert set(codes_in(wire.ask("OffsetCommit", 9, commit))) == {Kafka.NONE}
+    assert set(codes_in(wire.ask_coordinator("OffsetCommit", 9, commit))) == {Kafka.NONE}
     subscription = b"\0\0" + b"".join(encoder(DATA, "ConsumerProtocolSubscription", 0)({"topics": [other]}))
     join = {
         "group_id": topic, "session_timeout_ms": 300_000, "rebalance_timeout_ms": 300_000, "member_id": "",
         "protocol_type": "consumer", "protocols": [{"name": "range", "metadata": subscription}],
     }  # fmt: skip
-    member = wire.ask("JoinGroup", 2, join)
+    member = wire.ask_coordinator("JoinGroup", 2, join)
     assert member["error_code"] == Kafka.NONE
     names = [topic, other, "no/name"]
     delete = {"group_id": topic, "topics": [{"name": n, "partitions": [{"partition_index": 0}]} for n in names]}
-    answer = wire.ask("OffsetDelete", 0, delete)
+    answer = wire.ask_coordinator("OffsetDelete", 0, delete)
     assert list(codes_in(answer)) == [
         Kafka.NONE, Kafka.NONE, Kafka.GROUP_SUBSCRIBED_TO_TOPIC, Kafka.INVALID_TOPIC_EXCEPTION
     ]  # fmt: skip
     assert [(tp.topic, o.offset) for tp, o in native.list_group_offsets(topic).items()] == [(other, 0)]
-    assert wire.ask("OffsetDelete", 0, delete | {"group_id": "none"})["error_code"] == Kafka.GROUP_ID_NOT_FOUND
+    assert (
+        wire.ask_coordinator("OffsetDelete", 0, delete | {"group_id": "none"})["error_code"] == Kafka.GROUP_ID_NOT_FOUND
+    )

@@ -88,14 +88,9 @@ def test_offsets_of_the_earlier_topic_make_a_transaction_abort(kafka: LocalBroke
         before = leader_epoch_of(wire)
         recreate(kafka, "fenced", count=9)
         identity = {"transactional_id": "t", "transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1}
-        found: dict[str, int] = {}
-
-        def is_issued() -> bool:
-            found.update(wire.ask("InitProducerId", 4, identity))
-            return found["error_code"] == Kafka.NONE
-
-        until(is_issued, "an identity")
-        producer = {name: found[name] for name in ("producer_id", "producer_epoch")}
+        answer = wire.ask_coordinator("InitProducerId", 4, identity)
+        assert answer["error_code"] == Kafka.NONE
+        producer = {name: answer[name] for name in ("producer_id", "producer_epoch")}
         offset = {"partition_index": 0, "committed_offset": 5, "committed_metadata": ""}
         for version, epoch, code in (
             (5, before, Kafka.TRANSACTION_ABORTABLE),
@@ -107,8 +102,8 @@ def test_offsets_of_the_earlier_topic_make_a_transaction_abort(kafka: LocalBroke
                 "transactional_id": "t", "group_id": "txn", **producer, "generation_id": -1, "member_id": "",
                 "group_instance_id": None, "topics": topics,
             }  # fmt: skip
-            (answer,) = wire.ask("TxnOffsetCommit", version, body)["topics"][0]["partitions"]
-            assert answer["error_code"] == code
+            (result,) = wire.ask_coordinator("TxnOffsetCommit", version, body)["topics"][0]["partitions"]
+            assert result["error_code"] == code
 
 
 def leader_epoch_of(wire: KafkaWire) -> int:
@@ -139,4 +134,4 @@ def commit_error(wire: KafkaWire, leader_epoch: int) -> int:
         "group_id": "late", "generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None,
         "topics": [{"name": "fenced", "partitions": [offset]}],
     }  # fmt: skip
-    return int(wire.ask("OffsetCommit", 8, body)["topics"][0]["partitions"][0]["error_code"])
+    return int(wire.ask_coordinator("OffsetCommit", 8, body)["topics"][0]["partitions"][0]["error_code"])
