@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
-from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 
@@ -17,6 +17,7 @@ import sparklog
 from sparklog.client.local import LocalBroker
 from sparklog.client.net.cluster import cluster
 from sparklog.client.refused import RefusedRecords, Values
+from sparklog.kafka.records.errors import RECORDS_NAMED_MAX
 from sparklog.kafka.wire.errors import Kafka
 from tests.support.kafka_batches import kafka_batch
 from tests.support.kafka_wire import KafkaWire, batch_of_values, produced
@@ -160,6 +161,25 @@ def test_a_topic_that_cannot_have_a_refused_topic_refuses_the_batch(broker: Loca
         producer.produce("taken", value, on_delivery=lambda error, _: errors.append(error and error.name()))
     assert producer.flush(PATIENCE_S) == 0 and errors == ["INVALID_RECORD"] * 2
     assert rows_of(broker.bootstrap_servers, "taken", "id") == []
+    with KafkaWire(broker.kafka_bootstrap_servers) as wire:
+        result = produced(wire, "taken", batch_of_values([b"bad"] * (RECORDS_NAMED_MAX + 500)))
+    assert "(1500 records do not fit); they cannot go to 'taken.refused'" in result["error_message"]
+
+
+def test_a_topic_without_a_key_schema_has_refused_records(broker: LocalBroker, admin: sparklog.Admin) -> None:
+    formats = {"kafka.value.format": "json", "kafka.key.format": "avro"}
+    admin.create_topic("keyless", 1, "id BIGINT, n INT", key_columns=["id"], configs={**formats, **TO_TOPIC})
+    registry = broker.schema_registry_url
+    assert registry is not None
+    send(broker.kafka_bootstrap_servers, "keyless", [(b"\0\0\0\0\1\2", b'{"n":1}'), (b"raw", b'{"n":2}')])
+    refused = rows_of(broker.bootstrap_servers, "keyless.refused", "offset", "value", "reason")
+    assert [one[:2] for one in refused] == [(0, b'{"n":1}'), (1, b'{"n":2}')]
+    assert "has no key schema yet: register one for the subject 'keyless-key'" in refused[0][2]
+    with SchemaRegistryClient({"url": registry}) as client:
+        schema_id = client.register_schema("keyless-key", Schema('"long"', "AVRO"))
+    key = b"\0" + schema_id.to_bytes(4, "big") + b"\x0a"
+    send(broker.kafka_bootstrap_servers, "keyless", [(key, b'{"n":3}')])
+    assert rows_of(broker.bootstrap_servers, "keyless", "id", "n") == [(5, 3)]
 
 
 @pytest.mark.nightly

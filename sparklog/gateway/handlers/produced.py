@@ -53,6 +53,8 @@ class ProducedPartition(NamedTuple):
     """True if the request's version of the API has zstd."""
     topic_id: str
     """The topic's id in the request; "": the request has its name."""
+    fault: str = ""
+    """Reason why no record fits the topic; "": none is known."""
 
     def batches(self) -> Iterator[tuple[BatchV2, memoryview]]:
         """Yield the head and the records of each batch. Raises as `iterate_batches`, and UnsupportedCodecError."""
@@ -83,7 +85,9 @@ async def convert(session: Session, partitions: list[ProducedPartition]) -> list
     again = [i for i in refused if partitions[i].topic.name in changed or partitions[i].topic.name in schemas_changed]
     for i in again:
         session.gateway.conversions.converted.release(session, size_of([outcomes[i]]), is_done=False)
-        partitions[i] = partitions[i]._replace(topic=changed.get(partitions[i].topic.name, partitions[i].topic))
+        partitions[i] = partitions[i]._replace(
+            topic=changed.get(partitions[i].topic.name, partitions[i].topic), fault=""
+        )
     if again:
         converted = await _convert_loaded(session, [partitions[i] for i in again], schemas)
         for i, one in zip(again, converted, strict=True):
@@ -125,7 +129,10 @@ async def _set_key_schemas(session: Session, partitions: list[ProducedPartition]
             except SparklogError as e:
                 results[one.topic] = without_frames(e)
         result = results[one.topic]
-        if isinstance(result, SparklogError):
+        if isinstance(result, InvalidRecordError) and partitions[i].topic.has_refused_topic:
+            partitions[i] = partitions[i]._replace(fault=str(result))
+            outcomes[i] = SchemasNotLoadedError()
+        elif isinstance(result, SparklogError):
             outcomes[i] = result
         else:
             partitions[i] = partitions[i]._replace(topic=result)
@@ -259,7 +266,7 @@ def _convert_batch(
         raise too_large(limit)
     convert: Callable[[], ConvertedBatch] = partial(_envelope_batch, head, data, topic, limit)
     if not topic.is_envelope:
-        convert = partial(typed_batch, head, data, topic, limit, one.partition, schemas)
+        convert = partial(typed_batch, head, data, topic, limit, one.partition, schemas, fault=one.fault)
     try:
         if memory is None:
             batch = convert()

@@ -17,7 +17,7 @@ from msgspec import structs
 from sparklog.errors import LeaderNotAvailableError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.handlers.produced import Converted, ProducedPartition, refused_bytes
-from sparklog.gateway.records.refused import RefusedPlace, RefusedRecords, refused_batches
+from sparklog.gateway.records.refused import RefusedPlace, RefusedRecords, refused_topic_batches
 from sparklog.gateway.session import Session
 from sparklog.kafka.records.errors import InvalidRecordError, without_frames
 from sparklog.metadata.refused_topics import refused_topic
@@ -116,7 +116,7 @@ async def _store(session: Session, broker: BrokerConnection, part: RefusedPart, 
                 part.form.has_append_time,
                 time.time_ns() // 1_000_000,
             )
-            for batch in refused_batches(refused, place):
+            for batch in refused_topic_batches(refused, place):
                 request = StoreRefusedRequest(part.topic, part.partition, batch)
                 await broker.ask(Api.STORE_REFUSED, request, StoreRefusedResponse)
         base += offsets

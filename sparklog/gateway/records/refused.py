@@ -84,7 +84,7 @@ def refused_records(topic: str, records: pa.RecordBatch, reasons: dict[int, str]
     return RefusedRecords(chosen, texts, records.num_rows - len(texts))
 
 
-def refused_batches(refused: RefusedRecords, place: RefusedPlace) -> Iterator[bytes]:
+def refused_topic_batches(refused: RefusedRecords, place: RefusedPlace) -> Iterator[bytes]:
     """Yield batches for the refused topic."""
     sizes = _sizes(refused.records) + [len(reason) for reason in refused.reasons]
     piece = (np.cumsum(sizes) - sizes) // PIECE_BYTES

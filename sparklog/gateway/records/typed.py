@@ -51,23 +51,34 @@ def is_framed(topic: TopicInfo) -> bool:
 
 
 def typed_batch(
-    head: BatchV2, data: memoryview, topic: TopicInfo, inflated_bytes_max: int, partition: int, schemas: Schemas
+    head: BatchV2,
+    data: memoryview,
+    topic: TopicInfo,
+    inflated_bytes_max: int,
+    partition: int,
+    schemas: Schemas,
+    *,
+    fault: str = "",
 ) -> ConvertedBatch:
     """Return the batch in the broker's format, and the records that go to the refused topic. Arguments and errors are
     those of `broker_batch`, but `topic` is a typed topic. `partition`: the partition to which the client has sent the
-    batch. `schemas`: those of the registry. Raises SchemasNotLoadedError, too."""
+    batch. `schemas`: those of the registry. `fault`: reason why no record fits the topic. Raises SchemasNotLoadedError,
+    too."""
     check_head(head)
     raw: Any = data if head.codec == compression.NONE else compression.decompress(head.codec, data, inflated_bytes_max)
     envelope = decode_records(raw, head.record_count, head.base_timestamp_ms)
     del raw  # the records are copies
-    read = _rows_reader(topic, partition, schemas, inflated_bytes_max)
+    read = _rows_reader(topic, partition, schemas, inflated_bytes_max) if not fault else _no_reader(fault)
     try:
         return ConvertedBatch(_encoded(_all_rows(envelope, topic, schemas, read), head, topic), head.record_count)
-    except InvalidRecordError:
+    except InvalidRecordError as e:
         if not topic.has_refused_topic:
             raise
+        faults = e.records
     read_headers = partial(framed_parts, value_format=topic.value_format, schemas=schemas) if is_framed(topic) else None
-    fitting = fitting_rows(envelope, topic, read, bytes_max=inflated_bytes_max, read_headers=read_headers)
+    fitting = fitting_rows(
+        envelope, topic, read, bytes_max=inflated_bytes_max, read_headers=read_headers, faults=faults
+    )
     if fitting.converted < head.record_count:
         raise MessageTooLargeError(
             f"the rows of {head.record_count} records, and the reasons of {len(fitting.refused)} refused ones, take more "
@@ -86,6 +97,15 @@ def _rows_reader(topic: TopicInfo, partition: int, schemas: Schemas, rows_bytes_
         return rows
 
     return read
+
+
+def _no_reader(fault: str) -> ReadRows:
+    """Return a function that refuses all records for one reason."""
+
+    def refuse(keys: Any, values: Any) -> pa.RecordBatch:
+        raise InvalidRecordError(dict.fromkeys(range(len(values)), fault))
+
+    return refuse
 
 
 def _all_rows(envelope: pa.RecordBatch, topic: TopicInfo, schemas: Schemas, read: ReadRows) -> pa.RecordBatch:

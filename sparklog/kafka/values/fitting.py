@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,12 +63,13 @@ def fitting_rows(
     bytes_max: int,
     drops_headers: bool = False,
     read_headers: ReadHeaders | None = None,
+    faults: Mapping[int, str] = {},
 ) -> FittingRows:
     """Convert the records of a batch. `records`: rows of an envelope topic. `read`: function that reads the rows.
     `bytes_max`: memory of rows and reasons after which later records are left out: a short record can be a long row. A
     record whose row alone takes more is refused. `drops_headers`: False to refuse records with headers, for which a
     typed topic has no place. `read_headers`: function that takes the ids of schemas from headers; None: they are
-    headers as others."""
+    headers as others. `faults`: messages of records that `read` has refused before, by their index in the batch."""
     conversion = _Conversion(topic, read, bytes_max)
     if (drops_headers and read_headers is None) or not pc.any(records.column(HEADERS).is_valid()).as_py():
         read_headers, drops_headers = None, True
@@ -76,6 +77,8 @@ def fitting_rows(
     for first in range(0, records.num_rows, SLICE_ROWS):
         part = records.slice(first, SLICE_ROWS)
         places = np.arange(first, first + part.num_rows)
+        earlier = {i - first: message for i, message in faults.items() if first <= i < first + part.num_rows}
+        part, places = conversion.without(earlier, part, places, first)
         has_headers = np.asarray(part.column(HEADERS).is_valid().to_numpy(zero_copy_only=False))
         if read_headers is not None:
             part, places, has_headers = conversion.with_ids(part, places, read_headers)
@@ -116,7 +119,7 @@ class _Conversion:
                 if rows.nbytes > self._bytes_max:
                     raise MessageTooLargeError(f"the row takes {rows.nbytes} bytes, at most {self._bytes_max}")
             except InvalidRecordError as e:
-                records, places = self._without(e, records, places)
+                records, places = self.without(e.records, records, places)
             except MessageTooLargeError as e:
                 if len(places) == 1:
                     self.refused[int(places[0])] = str(e)
@@ -139,19 +142,22 @@ class _Conversion:
             try:
                 parts = read_headers(records.column(KEY), records.column(VALUE), records.column(HEADERS), self._topic)
             except InvalidRecordError as e:
-                records, places = self._without(e, records, places)
+                records, places = self.without(e.records, records, places)
             else:
                 columns = [parts.keys, parts.values, *records.columns[HEADERS:]]
                 return pa.RecordBatch.from_arrays(columns, schema=records.schema), places, parts.has_headers
 
-    def _without(
-        self, error: InvalidRecordError, records: pa.RecordBatch, places: np.ndarray
+    def without(
+        self, faults: Mapping[int, str], records: pa.RecordBatch, places: np.ndarray, first: int = 0
     ) -> tuple[pa.RecordBatch, np.ndarray]:
-        """Note the refused records of a slice, and return the others."""
+        """Note the refused records of a slice, and return the others. `first`: number in the messages of the slice's
+        first record."""
+        if not faults:
+            return records, places
         keep = np.ones(len(places), bool)
-        keep[list(error.records)] = False
-        for index, message in error.records.items():
-            self.refused[int(places[index])] = self._reason(index, message)
+        keep[list(faults)] = False
+        for index, message in faults.items():
+            self.refused[int(places[index])] = self._reason(first + index, message)
         return records.filter(pa.array(keep)), places[keep]
 
     def finish(self, count: int) -> FittingRows:

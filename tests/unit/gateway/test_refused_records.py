@@ -18,18 +18,19 @@ from sparklog.errors import InvalidConfigError, MessageTooLargeError
 from sparklog.format.batch import decode_batch, decode_header
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.gateway.records import refused as refused_module
+from sparklog.gateway.records import typed as typed_module
 from sparklog.gateway.records.refused import (
     RECORD_BYTES_MAX,
     ConvertedBatch,
     RefusedPlace,
-    refused_batches,
     refused_records,
+    refused_topic_batches,
 )
 from sparklog.gateway.records.small import write_small
 from sparklog.gateway.records.typed import typed_batch
 from sparklog.kafka.records import batch_v2
 from sparklog.kafka.records.compression import GZIP, NONE, compress
-from sparklog.kafka.records.errors import InvalidRecordError
+from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
 from sparklog.metadata.refused_topics import REFUSED_SCHEMA, check_refused_records
 from tests.support.clients import info
 from tests.unit.gateway.registry_schemas import FixedSchemas
@@ -65,7 +66,7 @@ def rows_of(batch: ConvertedBatch) -> list[dict[str, Any]]:
 def refused_rows(batch: ConvertedBatch, place: RefusedPlace = PLACE) -> list[dict[str, Any]]:
     assert batch.refused is not None
     rows: list[dict[str, Any]] = []
-    for data in refused_batches(batch.refused, place):
+    for data in refused_topic_batches(batch.refused, place):
         rows += decode_batch(data, REFUSED_SCHEMA).to_pylist()
     return rows
 
@@ -134,9 +135,31 @@ def envelope(*values: bytes | None) -> pa.RecordBatch:
 def test_refused_records_are_stored_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refused_module, "PIECE_BYTES", 1_000)
     refused = refused_records("t", envelope(*(bytes(300) for _ in range(7)), None), dict.fromkeys(range(8), "reason"))
-    pieces = [decode_batch(data, REFUSED_SCHEMA) for data in refused_batches(refused, PLACE)]
+    pieces = [decode_batch(data, REFUSED_SCHEMA) for data in refused_topic_batches(refused, PLACE)]
     assert sum(piece.num_rows for piece in pieces) == 8 and len(pieces) > 2
     assert [o for piece in pieces for o in piece["offset"].to_pylist()] == list(range(100, 108))
+
+
+def test_a_batch_with_few_refused_records_is_converted_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    def rows_of_values(keys: Any, values: Any, *more: Any) -> pa.RecordBatch:
+        sizes.append(len(values))
+        return whole(keys, values, *more)
+
+    whole = typed_module._rows_of_values
+    monkeypatch.setattr(typed_module, "_rows_of_values", rows_of_values)
+    batch = converted([(None, b'{"id":%d}' % i if i % 4 else b"bad") for i in range(20)])
+    assert sizes == [20, 15]
+    assert [row["value"] for row in refused_rows(batch)] == [b"bad"] * 5
+
+
+def test_more_refused_records_than_an_error_names_are_each_refused_once() -> None:
+    count = 3 * RECORDS_NAMED_MAX
+    batch = converted([(None, b'{"id":%d}' % i if i % 2 else b"bad %d" % i) for i in range(2 * count)])
+    assert [row["id"] for row in rows_of(batch)] == list(range(1, 2 * count, 2))
+    assert batch.refused is not None and len(batch.refused.reasons) == count
+    assert [row["value"] for row in refused_rows(batch)] == [b"bad %d" % i for i in range(0, 2 * count, 2)]
 
 
 def test_too_many_refused_records_refuse_the_batch() -> None:
