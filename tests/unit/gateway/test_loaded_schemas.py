@@ -10,7 +10,7 @@ import pytest
 from sparklog.errors import BrokerNotAvailableError, SchemaMismatchError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.schemas import loaded_schemas
-from sparklog.gateway.schemas.loaded_schemas import MISSING_S, NEWEST_S, LoadedSchemas
+from sparklog.gateway.schemas.loaded_schemas import LINE_EVERY_S, MISSING_S, NEWEST_S, LoadedSchemas
 from sparklog.gateway.schemas.own_registry import OwnRegistry
 from sparklog.gateway.schemas.registry_log import RegistryLog
 from sparklog.gateway.schemas.state import StoredSchema, Version, schema_record, version_record
@@ -115,7 +115,9 @@ def test_dropped_fields_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     run(scenario, monkeypatch)
 
 
-def test_a_dead_registry_delays_only_schemas_that_are_not_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_registry_delays_only_schemas_that_are_not_in_memory(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async def scenario(world: World) -> None:
         world.add(1, "t-value", '"int"')
         await world.load(1, subject="t-value")
@@ -125,9 +127,12 @@ def test_a_dead_registry_delays_only_schemas_that_are_not_in_memory(monkeypatch:
         newest = world.schemas.newest("t-value")
         assert newest is not None
         assert newest[0] == 1
-        for ids, subject in [((2,), ""), ((), "u-value")]:
-            with pytest.raises(BrokerNotAvailableError):
-                await world.load(*ids, subject=subject)
+        for lines in (1, 2):
+            for ids, subject in [((2,), ""), ((), "u-value")]:
+                with pytest.raises(BrokerNotAvailableError):
+                    await world.load(*ids, subject=subject)
+            assert caplog.text.count("schemas cannot be read") == lines
+            world.now_s += LINE_EVERY_S
 
     run(scenario, monkeypatch)
 

@@ -199,7 +199,8 @@ def test_a_late_follower_is_proposed_to_go_and_counts_until_that_is_confirmed() 
     leader = lead(log)
     append(leader, log)
     fetch(leader, 2, 1, 900)
-    (proposal,) = leader.handle(Tick(), 1_500)
+    assert leader.handle(Tick(), 1_000) == [], "replica 3 was late for exactly the allowed time"
+    (proposal,) = leader.handle(Tick(), 1_001)
     assert proposal == ProposeIsr(5, 7, ((1, 11), (2, 12)))
     assert leader.high_watermark == 0
     assert leader.maximal_isr == {1, 2, 3}
