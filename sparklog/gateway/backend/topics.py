@@ -70,9 +70,12 @@ class Topics:
             self.forget(next(iter(self._by_name)))
         return info
 
-    async def renewed(self, connection: BrokerConnection, name: str, *, to_write: bool = False) -> TopicInfo:
+    async def renewed(
+        self, connection: BrokerConnection, name: str, *, to_write: bool = False, waits: bool = True
+    ) -> TopicInfo:
         """Return a topic as it was at the time of the call, or later. All callers together look a topic up once in
-        RENEWAL_S at most; a caller waits for its turn. `to_write`: as in `get`. Raises the errors of `get`."""
+        RENEWAL_S at most; a caller waits for its turn. `to_write`: as in `get`. `waits`: False looks the topic up at
+        once, together with the callers that wait for the same answer. Raises the errors of `get`."""
         called_s = self._clock_s()
         lock = self._renewing.setdefault(name, asyncio.Lock())
         async with lock:
@@ -80,7 +83,8 @@ class Topics:
             if cached is not None:
                 if cached[0] > called_s:
                     return cached[1]  # another caller has looked the topic up meanwhile
-                await asyncio.sleep(max(cached[0] + RENEWAL_S - self._clock_s(), 0))
+                if waits:
+                    await asyncio.sleep(max(cached[0] + RENEWAL_S - self._clock_s(), 0))
             return await self.look_up(connection, name, to_write=to_write)
 
     def peek(self, name: str) -> TopicInfo | None:

@@ -231,7 +231,8 @@ async def _changed_since(
     refused = {r.topic for r in results.values() if r.error_code == InvalidRequestError.code}
     if not refused:
         return set()
-    return set(await changed_topics(session, {p.topic.name: p.topic for p in partitions if p.topic.name in refused}))
+    topics = {p.topic.name: p.topic for p in partitions if p.topic.name in refused}
+    return set(await changed_topics(session, topics, topics.keys()))
 
 
 def _note_refusals(session: Session, requested: Sequence[_RequestedPartition]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -78,10 +78,10 @@ async def convert(session: Session, partitions: list[ProducedPartition]) -> list
     refused = [i for i, one in enumerate(outcomes) if isinstance(one, _BY_TOPIC) or refused_bytes([one])]
     if not refused:
         return outcomes
-    changed = await changed_topics(session, {partitions[i].topic.name: partitions[i].topic for i in refused})
-    schemas_changed = await topics_with_newer_schemas(
-        session, {partitions[i].topic.name: partitions[i].topic for i in refused}
-    )
+    topics = {partitions[i].topic.name: partitions[i].topic for i in refused}
+    failed = {partitions[i].topic.name for i in refused if isinstance(outcomes[i], SparklogError)}
+    changed = await changed_topics(session, topics, failed)
+    schemas_changed = await topics_with_newer_schemas(session, topics)
     again = [i for i in refused if partitions[i].topic.name in changed or partitions[i].topic.name in schemas_changed]
     for i in again:
         session.gateway.conversions.converted.release(session, size_of([outcomes[i]]), is_done=False)
@@ -157,13 +157,15 @@ async def _with_key_schema(session: Session, topic: TopicInfo) -> TopicInfo:
         ) from None
 
 
-async def changed_topics(session: Session, topics: Mapping[str, TopicInfo]) -> dict[str, TopicInfo]:
+async def changed_topics(session: Session, topics: Mapping[str, TopicInfo], failed: Set[str]) -> dict[str, TopicInfo]:
     """Ask the broker for topics, and return those that have changed, in their present state. A topic that cannot be
-    looked up counts as unchanged, so that its refusal stands."""
+    looked up counts as unchanged, so that its refusal stands. `failed`: topics with batches that are refused; their
+    look-ups have a limited rate. Records for refused topics cause more requests than the look-up."""
     changed = {}
     for name, topic in topics.items():
         try:
-            fresh = await session.gateway.topics.renewed(await session.broker(), name, to_write=True)
+            broker = await session.broker()
+            fresh = await session.gateway.topics.renewed(broker, name, to_write=True, waits=name in failed)
         except SparklogError:
             continue
         if not fresh.is_converted_as(topic):

@@ -8,6 +8,7 @@ recognises by its sequence numbers, and the refused records are stored then, pos
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -24,6 +25,9 @@ from sparklog.metadata.refused_topics import refused_topic
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProduceResult
 from sparklog.protocol.refused_messages import StoreRefusedRequest, StoreRefusedResponse
+
+STORED_AT_ONCE = 16
+"""Largest number of partitions of a request whose refused records are stored at once."""
 
 
 class RefusedPart(NamedTuple):
@@ -82,22 +86,27 @@ async def store_refused(
     parts: Sequence[RefusedPart],
     results: Mapping[tuple[str, int], ProduceResult],
 ) -> dict[tuple[str, int], ProduceResult]:
-    """Store the refused records of the partitions whose batches are stored. Returns `results`, with the errors of
-    partitions whose refused records could not be stored."""
+    """Store the refused records of the partitions whose batches are stored, several partitions at once. Returns
+    `results`, with the errors of partitions whose refused records could not be stored."""
     outcomes = dict(results)
-    for part in parts:
-        where = part.topic, part.partition
-        result = results.get(where)
-        if result is None or result.error_code:
-            continue
+    turns = asyncio.Semaphore(STORED_AT_ONCE)
+
+    async def store(part: RefusedPart, result: ProduceResult) -> None:
         try:
-            await _store(session, broker, part, result)
+            async with turns:
+                await _store(session, broker, part, result)
             _note(session, part)
         except SparklogError as e:
             error = e if e.retriable else LeaderNotAvailableError(f"{refused_topic(part.topic)!r}: {e}")
-            outcomes[where] = structs.replace(
+            outcomes[part.topic, part.partition] = structs.replace(
                 result, error_code=error.code, base_offset=-1, message=f"{without_frames(error)}"
             )
+
+    async with asyncio.TaskGroup() as group:
+        for part in parts:
+            result = results.get((part.topic, part.partition))
+            if result is not None and not result.error_code:
+                group.create_task(store(part, result))
     return outcomes
 
 

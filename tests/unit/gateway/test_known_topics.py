@@ -12,6 +12,7 @@ import pytest
 
 from sparklog.environment.time_slices import LoopTimeSlices
 from sparklog.errors import InvalidRequestError
+from sparklog.gateway.backend import topics as topics_module
 from sparklog.gateway.backend.read_epochs import ReadEpochs
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.gateway import Conversions
@@ -22,6 +23,7 @@ from sparklog.gateway.refusals import Refusals
 from sparklog.kafka.wire.errors import Kafka
 from sparklog.protocol.apis import Api
 from sparklog.protocol.messages import ProduceResponse, ProduceResult
+from sparklog.protocol.refused_messages import StoreRefusedResponse
 from sparklog.protocol.topic_messages import MetadataResponse, PartitionState, SchemaVersion, TopicState
 from tests.support.kafka_wire import batch_of_values, produce_body
 from tests.unit.gateway.registry_schemas import FixedSchemas
@@ -39,6 +41,8 @@ class Broker:
         self.error_code = 0
 
     async def ask(self, api: Api, message: Any, response: type) -> Any:
+        if api is Api.STORE_REFUSED:
+            return StoreRefusedResponse(1)
         assert api is Api.METADATA
         self.look_ups += 1
         schema = pa.schema([(f"c{n}", pa.int64()) for n in range(self.columns)])
@@ -122,6 +126,24 @@ def test_refused_records_of_many_clients_share_their_look_ups() -> None:
         assert broker.look_ups - before <= 2
 
     asyncio.run(go())
+
+
+def test_records_for_a_refused_topic_wait_for_no_look_up_of_other_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics_module, "RENEWAL_S", 1_000.0)
+
+    async def go() -> None:
+        broker = Broker()
+        broker.configs = {"kafka.refused.records": "topic"}
+        session = session_of(broker)
+        for count in range(1, 4):
+            assert await code_after(session, b"{") is Kafka.NONE
+            assert broker.look_ups == 1 + count, "each request asks for the present columns"
+        assert session.gateway.refusals.records == 3
+        broker.columns = 2
+        assert await code_after(session, b'{"c1":1}') is Kafka.NONE
+        assert session.gateway.refusals.records == 3
+
+    asyncio.run(asyncio.wait_for(go(), 60))
 
 
 @pytest.mark.parametrize(("changes", "code"), [(True, Kafka.NOT_LEADER_OR_FOLLOWER), (False, Kafka.INVALID_REQUEST)])

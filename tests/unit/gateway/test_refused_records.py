@@ -3,8 +3,10 @@ the refused topic at the offsets behind them."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,9 +16,10 @@ from hypothesis import strategies as st
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.row_keys import partitions_of_rows
-from sparklog.errors import InvalidConfigError, MessageTooLargeError
+from sparklog.errors import InvalidConfigError, LeaderNotAvailableError, MessageTooLargeError
 from sparklog.format.batch import decode_batch, decode_header
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.gateway.handlers.refused_topics import RefusedPart, store_refused
 from sparklog.gateway.records import refused as refused_module
 from sparklog.gateway.records import typed as typed_module
 from sparklog.gateway.records.refused import (
@@ -28,10 +31,14 @@ from sparklog.gateway.records.refused import (
 )
 from sparklog.gateway.records.small import write_small
 from sparklog.gateway.records.typed import typed_batch
+from sparklog.gateway.refusals import Refusals
 from sparklog.kafka.records import batch_v2
 from sparklog.kafka.records.compression import GZIP, NONE, compress
 from sparklog.kafka.records.errors import RECORDS_NAMED_MAX, InvalidRecordError
 from sparklog.metadata.refused_topics import REFUSED_SCHEMA, check_refused_records
+from sparklog.protocol.apis import Api
+from sparklog.protocol.messages import ProduceResult
+from sparklog.protocol.refused_messages import StoreRefusedRequest, StoreRefusedResponse
 from tests.support.clients import info
 from tests.unit.gateway.registry_schemas import FixedSchemas
 
@@ -179,3 +186,32 @@ def test_only_typed_topics_with_shorter_names_have_refused_topics() -> None:
     for name, is_typed, reason in (("t", False, "takes each record"), ("t" * 242, True, "more than 249 characters")):
         with pytest.raises(InvalidConfigError, match=reason):
             check_refused_records(name, {"kafka.refused.records": "topic"}, is_typed=is_typed)
+
+
+def test_refused_records_of_several_partitions_are_stored_at_once() -> None:
+    lines = Refusals(lambda: 0.0)
+    session: Any = SimpleNamespace(client_id="c", peer_host="h", gateway=SimpleNamespace(refusals=lines))
+    refused = refused_records("t", envelope(b"a", b"b"), {0: "no", 1: "no"})
+    form = StoreRefusedResponse(1)
+    parts = [RefusedPart("t", partition, form, [(2, refused)]) for partition in range(3)]
+    results = {("t", partition): ProduceResult("t", partition, 0, 100) for partition in range(3)}
+
+    async def go() -> dict[tuple[str, int], ProduceResult]:
+        begun: list[int] = []
+        have_all_begun = asyncio.Event()
+
+        async def ask(api: Api, request: StoreRefusedRequest, response: type) -> StoreRefusedResponse:
+            begun.append(request.partition)
+            if len(begun) == 3:
+                have_all_begun.set()
+            await have_all_begun.wait()
+            if request.partition == 1:
+                raise InvalidConfigError("other columns")
+            return form
+
+        broker: Any = SimpleNamespace(ask=ask)
+        return await asyncio.wait_for(store_refused(session, broker, parts, results), 60)
+
+    outcomes = asyncio.run(go())
+    assert [outcomes["t", partition].error_code for partition in range(3)] == [0, LeaderNotAvailableError.code, 0]
+    assert "'t.refused': other columns" in outcomes["t", 1].message and lines.records == 4
