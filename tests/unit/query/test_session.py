@@ -9,7 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from sparklog.errors import ClosedError, InvalidQueryError
+from sparklog.errors import ClosedError, InvalidConfigError, InvalidQueryError
 from sparklog.format.batch import ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader
 from sparklog.query.calls import Calls
 from sparklog.query.ranges import TIME_MS_MAX, Interval, OffsetRange
@@ -92,6 +92,13 @@ NEWEST = "SELECT v FROM t ORDER BY _offset DESC LIMIT 1"
 def session() -> Iterator[SqlSession]:
     with SqlSession("127.0.0.1:9") as session:
         yield session
+
+
+def test_a_promised_lateness_is_no_negative_time() -> None:
+    with SqlSession("127.0.0.1:9", lateness_ms=0):
+        pass
+    with pytest.raises(InvalidConfigError, match="lateness_ms = -1: 0 or more, or None"):
+        SqlSession("127.0.0.1:9", lateness_ms=-1)
 
 
 @pytest.mark.parametrize("text", ["", " ", ";", "-- a comment", "/* a comment */;"])
