@@ -160,6 +160,10 @@ def test_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "headers" not in shown
 
 
+def test_a_cell_has_120_characters_at_most() -> None:
+    assert cells(pa.array(["x" * 120, "x" * 121])) == ["x" * 120, "x" * 119 + "…"]
+
+
 @pytest.mark.parametrize("t", [pa.float32(), pa.float64()])
 def test_numbers_that_are_not_finite_differ_from_null(t: Any) -> None:
     values = [float("nan"), float("inf"), -float("inf"), 1.5, None]

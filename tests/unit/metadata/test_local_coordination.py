@@ -6,6 +6,7 @@ import errno
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from sparklog.metadata.coordination import (
     StoreWriteError,
 )
 from sparklog.metadata.local_coordination import METADATA_FILE, LocalCoordination
-from sparklog.metadata.local_store import run_steps
+from sparklog.metadata.local_store import problem_with, run_steps
 from sparklog.testing._sim_files import PowerCut
 from sparklog.testing._sim_loop import Simulation
 from sparklog.testing._sim_machine import SimMachine
@@ -172,6 +173,27 @@ def test_damage_is_a_storage_error(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(StorageError, match="damaged"):
         LocalCoordination(tmp_path / "rows.db", environment)
+
+
+def test_a_store_that_cannot_be_used_has_a_reason(tmp_path: Path) -> None:
+    path = tmp_path / METADATA_FILE
+    assert "is missing" in str(problem_with(path, "c"))
+    store = LocalCoordination(path, real_environment())
+    store.transaction([*znodes.base_ops(), Create(znodes.CLUSTER, znodes.encode(znodes.ClusterNode("c")))]).result()
+    store.close()
+    assert problem_with(path, "c") is None
+    assert "another cluster" in str(problem_with(path, "d"))
+    for change in (
+        "PRAGMA user_version = 9",
+        "UPDATE sqlite_schema SET sql = replace(sql, 'data BLOB', 'data BLOB CHECK (length(data) < 0)')",
+        f"DELETE FROM nodes WHERE path = '{znodes.CLUSTER}'",
+    ):
+        copy = tmp_path / "copy.db"
+        copy.write_bytes(path.read_bytes())
+        with closing(sqlite3.connect(copy)) as db, db:
+            db.execute("PRAGMA writable_schema = ON")
+            db.execute(change)
+        assert "is damaged" in str(problem_with(copy, "c")), change
 
 
 def test_a_store_of_an_earlier_release_gets_the_nodes_that_it_lacks(tmp_path: Path) -> None:
