@@ -125,7 +125,7 @@ def show(
 _RETRY_EPILOG = """\
 **Examples**
 
-`sparklog topic alter orders --add-columns 'note STRING'`, then `sparklog refused retry orders --dry-run`
+`sparklog topic alter orders --add-column 'note STRING'`, then `sparklog refused retry orders --dry-run`
 
 `sparklog refused retry orders`
 

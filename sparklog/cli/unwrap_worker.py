@@ -275,7 +275,7 @@ class UnwrapWorker:
         if lacking:
             raise InvalidConfigError(
                 f"{target.name} lacks the columns {', '.join(lacking)}: add them with `sparklog topic alter "
-                f"{target.name} --add-columns`"
+                f"{target.name} --add-column`"
             )
 
     def _layout(self, events: Sequence[RowEvent]) -> Layout:

@@ -91,25 +91,31 @@ class RefusedRecords:
     """The refused records of one topic."""
 
     def __init__(self, cluster: Cluster, admin: Admin, topic: str, *, timeout_ms: int = 30_000) -> None:
-        """Raises UnknownTopicOrPartitionError if the topic has no topic of refused records."""
+        """Raises UnknownTopicOrPartitionError for a topic that does not exist, or can have no refused records."""
         name = refused_topic(topic)
         infos = cluster.topic_infos([topic, name], timeout_ms=timeout_ms)
-        missing = next((one for one in (topic, name) if one not in infos), None)
-        if missing is not None:
+        if topic not in infos:
+            raise UnknownTopicOrPartitionError(f"topic {topic!r} does not exist")
+        if name not in infos and not infos[topic].has_refused_topic:
             raise UnknownTopicOrPartitionError(
-                f"topic {missing!r} does not exist: a typed topic that a mirror has filled, or that has "
+                f"topic {name!r} does not exist: a typed topic that a mirror has filled, or that has "
                 f"{REFUSED_SETTING}={REFUSED_TO_TOPIC}, has a topic with the ending {SUFFIX} from its first refused record on"
             )
-        if infos[name].schema != REFUSED_SCHEMA:
-            raise InvalidRequestError(f"topic {name!r} has not the columns of refused records: {infos[name].schema}")
-        self.info, self.refused_info = infos[topic], infos[name]
+        self.info, self.refused_info = infos[topic], infos.get(name)
+        if self.refused_info is not None and self.refused_info.schema != REFUSED_SCHEMA:
+            raise InvalidRequestError(
+                f"topic {name!r} has not the columns of refused records: {self.refused_info.schema}"
+            )
+        self._name = name
         self._cluster = cluster
         self._admin = admin
         self._timeout_ms = timeout_ms
 
     def ranges(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return the first offset that is not done, and the log end, of each partition of the refused topic."""
-        tps = [TopicPartition(self.refused_info.name, p) for p in range(self.refused_info.partitions)]
+        if self.refused_info is None:  # it is created with the first refused record
+            return {}
+        tps = [TopicPartition(self._name, p) for p in range(self.refused_info.partitions)]
         done = self._admin.list_group_offsets(REFUSED_GROUP)
         ends = mirrored_ends(self._cluster, tps, self._timeout_ms)
         return {tp: (max(ends[tp].start, done[tp].offset if tp in done else 0), ends[tp].end) for tp in tps}
@@ -261,7 +267,7 @@ class RefusedRecords:
             chosen = fitting.rows.filter(pa.array(partitions[fitting.places] == partition))
             producer.send_batch(self.info.name, chosen, partition=None if partition == BY_KEY else int(partition))
         if fitting.refused:
-            producer.send_batch(self.refused_info.name, with_reasons(rows, fitting.refused), partition=tp.partition)
+            producer.send_batch(self._name, with_reasons(rows, fitting.refused), partition=tp.partition)
 
 
 def with_reasons(rows: pa.RecordBatch, reasons: Mapping[int, str]) -> pa.RecordBatch:
