@@ -1,7 +1,8 @@
 """Protobuf messages as columns, and rows as messages, through `ptars`.
 
 `ptars` gets the descriptors with other names of packages, so that it takes well-known types as ordinary messages: its
-own conversion of times keeps nanoseconds in 64 bits, and cuts times outside the years 1678 to 2261.
+own conversion of times keeps nanoseconds in 64 bits, and cuts times outside the years 1678 to 2261. It gets values of
+float and double as their bits, because it takes -0.0 for a default, and leaves it out.
 
 | Protobuf | column |
 |---|---|
@@ -121,6 +122,9 @@ def message_type(schema: ProtobufSchema, index: tuple[int, ...]) -> MessageType:
         columns = canonical_schema(pa.schema([pa.field(f.name, f.column) for f in fields]))
     except InvalidTopicError as e:
         raise SchemaMismatchError(str(e)) from None
+    for file in walk.files:
+        for message in file.message_type:
+            _replace_floats(message)
     config = PtarsConfig(list_value_name="element")
     try:
         registry = ProtoRegistry([file.SerializeToString() for file in walk.files])
@@ -165,6 +169,16 @@ def _rename(message: DescriptorProto) -> None:
         _clear(enum)
     for inner in message.nested_type:
         _rename(inner)
+
+
+def _replace_floats(message: DescriptorProto) -> None:
+    """Replace float and double by the types of whole numbers that have the same bytes."""
+    for field in message.field:
+        field.type = {field.TYPE_DOUBLE: field.TYPE_FIXED64, field.TYPE_FLOAT: field.TYPE_FIXED32}.get(
+            field.type, field.type
+        )
+    for inner in message.nested_type:
+        _replace_floats(inner)
 
 
 def _clear(enum: EnumDescriptorProto) -> None:
@@ -280,6 +294,8 @@ def _one(array: Any, field: MessageField) -> Any:
             children = [decoded(inner[one.name], one) for one in field.fields]
             target = pa.struct([pa.field(one.name, one.column) for one in field.fields])
             return pa.Array.from_buffers(target, len(array), [array.buffers()[0]], children=children)
+        case "double" | "float" as kind:
+            return array.view(_SCALARS[kind])
         case kind:
             return array.cast(_SCALARS[kind])
 
@@ -366,6 +382,8 @@ def _one_encoded(array: Any, field: MessageField, target: Any) -> Any:
                 for child in target
             ]
             return pa.Array.from_buffers(target, len(array), [array.buffers()[0]], children=children)
+        case "double" | "float":
+            return array.view(target)
         case _:
             return array.cast(target)
 

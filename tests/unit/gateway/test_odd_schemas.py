@@ -191,6 +191,8 @@ PROTOBUF: list[tuple[str, str, Any, Any]] = [
     ("Timestamp", P3 + WELL_KNOWN + "message M { google.protobuf.Timestamp a = 1; }", {"a": "2026-01-31T00:00:00.000001Z"}, {"a": dt.datetime(2026, 1, 31, 0, 0, 0, 1, UTC)}),
     ("Duration", P3 + WELL_KNOWN + "message M { google.protobuf.Duration a = 1; }", {"a": "-1.5s"}, {"a": dt.timedelta(seconds=-1.5)}),
     ("wrappers", P3 + WELL_KNOWN + "message M { google.protobuf.Int64Value a = 1; google.protobuf.StringValue b = 2; }", {"a": "0"}, {"a": 0, "b": None}),
+    ("-0.0", P3 + WELL_KNOWN + "message M { double a = 1; float b = 2; repeated double c = 3; google.protobuf.DoubleValue d = 4; map<int32, float> e = 5; }", {"a": -0.0, "b": -0.0, "c": [-0.0, 1.5], "d": -0.0, "e": {"1": -0.0}}, {"a": -0.0, "b": -0.0, "c": [-0.0, 1.5], "d": -0.0, "e": [(1, -0.0)]}),
+    ("the ends of float", P3 + "message M { double a = 1; float b = 2; optional float c = 3; }", {"a": 5e-324, "b": "-Infinity", "c": 0.0}, {"a": 5e-324, "b": float("-inf"), "c": 0.0}),
     ("a packed list that is not packed", P3 + "message M { repeated sint64 a = 1 [packed = false]; }", {"a": ["-1", "5"]}, {"a": [-1, 5]}),
     ("a second message", P3 + "message M { N a = 1; } message N { repeated N2 b = 1; } message N2 { bytes c = 1; }", {"a": {"b": [{"c": "AA=="}, {}]}}, {"a": {"b": [{"c": b"\0"}, {"c": b""}]}}),
 ]  # fmt: skip
@@ -213,9 +215,10 @@ def test_an_odd_message_is_right(name: str, text: str, value: Any, row: Any) -> 
     message = json_format.ParseDict(value, kind())
     schemas = FixedSchemas({1: schema})
     rows = rows_of(schemas, "protobuf", columns_of_schema(schema), b"\0" + message.SerializeToString())
-    assert rows.to_pylist() == [row]
+    shown = repr(rows.to_pylist()).replace("zoneinfo.ZoneInfo(key='UTC')", repr(UTC))
+    assert shown == repr([row])
     (again,) = records_of(schemas, "protobuf", rows)
-    assert kind.FromString(again[1:]) == message
+    assert kind.FromString(again[1:]) == message and repr(kind.FromString(again[1:])) == repr(message)
 
 
 @for_each("name, text, reason", PROTOBUF_REFUSED)
