@@ -110,7 +110,7 @@ def check_key_schema(schema: Parsed, form: str, columns: pa.Schema) -> None:
     """Raise SchemaMismatchError if keys of a schema are not the key columns. `form`: the topic's key format."""
     record = _as_record(schema, columns.names)
     if not isinstance(schema, JsonSchema):
-        fields = columns_of_schema(record).names
+        fields = columns_of_schema(record, columns.names if form == PROTOBUF else ()).names
         missing = [name for name in columns.names if name not in fields] or [
             f for f in fields if f not in columns.names
         ]

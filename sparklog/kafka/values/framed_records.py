@@ -33,7 +33,7 @@ from sparklog.kafka.values.protobuf_records import (
     check_message,
     check_renamed,
     read_protobuf,
-    types_of_messages,
+    type_of_rows,
 )
 from sparklog.kafka.values.schemas import Schemas, SchemasNotLoadedError, value_subject
 
@@ -67,15 +67,15 @@ class Target(NamedTuple):
 
 
 def columns_of_schema(schema: Parsed, present: Collection[str] = ()) -> pa.Schema:
-    """Return the columns of an Avro schema's records, or of the first message of a Protobuf schema. `present`: names of
-    the topic's columns, which a renamed field of Avro keeps. Raises SchemaMismatchError, with the path, if there are
-    none."""
+    """Return the columns of an Avro schema's records, or of a message of a Protobuf schema. `present`: names of the
+    topic's columns, which a renamed field of Avro keeps, and which choose the message. Raises SchemaMismatchError, with
+    the path, if there are none."""
     if isinstance(schema, AvroSchema):
         columns = columns_of(schema.type)
         names = {field.name: name for name, field in fields_of_columns(schema.type, present).items()}
         return pa.schema([column.with_name(names.get(column.name, column.name)) for column in columns])
     if isinstance(schema, ProtobufSchema):
-        return types_of_messages(schema, (0,)).columns
+        return type_of_rows(schema, present).columns
     raise SchemaMismatchError("a JSON Schema has no columns: create the topic with columns")
 
 

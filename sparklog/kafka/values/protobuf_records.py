@@ -6,7 +6,7 @@ messages of the file, then among those inside. A zero alone is the first message
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -33,6 +33,7 @@ from sparklog.kafka.values.protobuf_columns import (
     message_type,
     require_one_of_each,
 )
+from sparklog.kafka.values.protobuf_messages import Index, index_bytes, index_of, main_message, name_of
 from sparklog.kafka.values.rows_at_fault import UnwritableRowError, first_fault, rows_at_fault
 
 INDEX_DEPTH_MAX = 20
@@ -41,7 +42,6 @@ PREFIXES_MAX = 100
 EXPANDED_BYTES_MAX = 64 * 1024 * 1024
 """Memory for the rows of a slice of records, in the worst case."""
 _NULL_BYTES = 17
-FIRST_MESSAGE = b"\0"
 
 types_of_messages = lru_cache(maxsize=256)(message_type)
 
@@ -58,7 +58,7 @@ def read_protobuf(
     for places, index, messages in _messages(payloads, refused):
         try:
             kind = types_of_messages(writer, index)
-            own = _newest(reader, index)
+            own = _newest(writer, reader, index)
             plan = _Plan(None if own is None or own is kind else own.fields)
             sources = plan.sources(kind.fields, list(columns), plan.reader, "")
         except SchemaMismatchError as e:
@@ -85,25 +85,35 @@ def read_protobuf(
     return together, refused, tuple(sorted(dropped))
 
 
-def _newest(reader: ProtobufSchema | None, index: tuple[int, ...]) -> MessageType | None:
-    """Return the message of the newest schema; None if it has no such message with columns."""
+def _newest(writer: ProtobufSchema, reader: ProtobufSchema | None, index: Index) -> MessageType | None:
+    """Return the message of the newest schema, by its name; None if it has no such message with columns."""
+    name = name_of(writer, index)
+    newest = None if reader is None or name is None else index_of(reader, name)
     try:
-        return None if reader is None else types_of_messages(reader, index)
+        return None if reader is None or newest is None else types_of_messages(reader, newest)
     except SchemaMismatchError:
         return None
 
 
+def type_of_rows(schema: ProtobufSchema, columns: Collection[str] = ()) -> MessageType:
+    """Return the message of a schema that rows are. `columns`: names of the topic's columns. Raises
+    SchemaMismatchError, with the path, if a field has no column."""
+    return types_of_messages(schema, main_message(schema, columns))
+
+
 def check_message(schema: ProtobufSchema, columns: pa.Schema) -> None:
-    """Raise SchemaMismatchError, with the path, if the first messages of a schema cannot be rows of the columns."""
-    _Plan(None).sources(types_of_messages(schema, (0,)).fields, list(columns), None, "")
+    """Raise SchemaMismatchError, with the path, if the messages of a schema cannot be rows of the columns."""
+    _Plan(None).sources(type_of_rows(schema, columns.names).fields, list(columns), None, "")
 
 
 def check_renamed(schema: ProtobufSchema, former: ProtobufSchema, columns: pa.Schema) -> None:
     """Raise SchemaMismatchError if a field has another name than in the former version, and its column the former one:
     consumers would get its default for the rows that are stored."""
-    fields = types_of_messages(schema, (0,)).fields
+    before = main_message(former, columns.names)
+    after = index_of(schema, name_of(former, before) or "")
+    fields = types_of_messages(schema, main_message(schema, columns.names) if after is None else after).fields
     names = {field.name for field in fields}
-    of_numbers = {field.number: field.name for field in types_of_messages(former, (0,)).fields}
+    of_numbers = {field.number: field.name for field in types_of_messages(former, before).fields}
     for field in fields:
         name = of_numbers.get(field.number, field.name)
         if name not in names and name in columns.names and field.name not in columns.names:
@@ -407,9 +417,10 @@ def _column(
 
 
 def write_protobuf(rows: pa.RecordBatch, schema: ProtobufSchema) -> Any:
-    """Return the records of rows as a binary array, with the index of the first message. A null has no bytes. Raises
+    """Return the records of rows as a binary array, with the index of the message. A null has no bytes. Raises
     UnwritableRowError; SchemaMismatchError if no row can be written."""
-    kind = types_of_messages(schema, (0,))
+    index = main_message(schema, rows.schema.names)
+    kind = types_of_messages(schema, index)
     layout, fields = kind.handler.schema(), {field.name: field for field in kind.fields}
 
     def records(part: pa.RecordBatch) -> Any:
@@ -425,7 +436,7 @@ def write_protobuf(rows: pa.RecordBatch, schema: ProtobufSchema) -> Any:
         except pa.ArrowInvalid as e:
             raise UnwritableRowError(first, str(e).splitlines()[0]) from None
         raise
-    return pc.binary_join_element_wise(pa.scalar(FIRST_MESSAGE), messages.cast(pa.binary()), pa.scalar(b""))
+    return pc.binary_join_element_wise(pa.scalar(index_bytes(index)), messages.cast(pa.binary()), pa.scalar(b""))
 
 
 def _encoded(rows: pa.RecordBatch, field: MessageField, target: pa.Field) -> Any:

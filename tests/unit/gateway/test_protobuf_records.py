@@ -16,8 +16,9 @@ from sparklog.kafka.records.errors import InvalidRecordError
 from sparklog.kafka.schemas.json_schema import parse_json_schema
 from sparklog.kafka.schemas.protobuf import ProtobufSchema, parse_protobuf
 from sparklog.kafka.values.avro_bytes import Space
-from sparklog.kafka.values.framed_records import Target, check_names, read_framed
+from sparklog.kafka.values.framed_records import Target, check_names, columns_of_schema, read_framed
 from sparklog.kafka.values.framed_rows import write_framed
+from sparklog.kafka.values.protobuf_messages import index_bytes, main_message
 from sparklog.kafka.values.protobuf_records import read_protobuf, types_of_messages
 from tests.support.cases import for_each
 from tests.unit.gateway.registry_schemas import FixedSchemas
@@ -114,6 +115,43 @@ def test_a_renamed_field_keeps_its_number_and_a_second_message_its_index() -> No
     columns = pa.schema([("before", pa.int32()), ("after", pa.int32())])
     rows = rows_of(FixedSchemas({1: old, 2: new}), columns, frame + b"\1\0\x08\5")
     assert rows.batch.to_pylist() == [{"before": None, "after": 5}], "consumers get the newest field"
+
+
+SHOP = """
+syntax = "proto3";
+package shop;
+message Line { int32 id = 1; }
+message Order { message Part { int32 x = 1; } int32 id = 2; Line line = 1; Part part = 3; map<string, Line> lines = 4; }
+"""
+MOVED = SHOP.replace("message Line", "message Address { int32 id = 1; string line = 2; }\nmessage Line")
+
+
+def test_rows_are_the_message_that_has_their_columns() -> None:
+    shop = parse_protobuf(SHOP, {})
+    order, line, part = (1,), (0,), (1, 0)
+    assert main_message(shop) == order, "the others are parts of it"
+    for columns, index in ((["id", "line"], order), (["id"], line), (["x"], part), (["other"], order)):
+        assert main_message(shop, columns) == index
+    columns = columns_of_schema(shop)
+    assert columns.names == ["id", "line", "part", "lines"]
+    value = b"\x10\7\x0a\2\x08\5"
+    frame = b"\0\0\0\0\1\2\2"
+    schemas = FixedSchemas({1: shop})
+    rows = rows_of(schemas, columns, frame + value)
+    expected = [{"id": 7, "line": {"id": 5}, "part": None, "lines": []}]
+    assert rows.batch.to_pylist() == expected
+    target = Target("t", "protobuf", columns, "t-value")
+    (record,) = write_framed(rows.batch, np.zeros(1, bool), target, schemas, ROOM).to_pylist()
+    assert record.startswith(frame) and rows_of(schemas, columns, record).batch.to_pylist() == expected
+    moved = FixedSchemas({1: shop, 2: parse_protobuf(MOVED, {})})
+    assert rows_of(moved, columns, frame + value).batch.to_pylist() == expected, "a message is found by its name"
+    (record,) = write_framed(rows.batch, np.zeros(1, bool), target, moved, ROOM).to_pylist()
+    assert record.startswith(b"\0\0\0\0\2\2\4")
+
+
+def test_an_index_has_the_bytes_of_confluents_framing() -> None:
+    cases: dict[tuple[int, ...], bytes] = {(0,): b"\0", (1,): b"\2\2", (1, 0): b"\4\2\0", (100,): b"\2\xc8\1"}
+    assert {index: index_bytes(index) for index in cases} == cases
 
 
 def test_a_version_that_renames_the_field_of_a_column_is_refused() -> None:
