@@ -84,7 +84,7 @@ def parse_json_schema(text: str, references: Mapping[str, JsonSchema]) -> JsonSc
     schema = JsonSchema(root, msgspec.json.encode(root).decode(), _sorted_text(root), dict(references))
     _check_metaschema(root)
     for ref in _refs(root):
-        _resolved({"$ref": ref}, schema)
+        resolved({"$ref": ref}, schema)
     return schema
 
 
@@ -126,18 +126,18 @@ def _refs(value: Any) -> Iterator[str]:
             yield from _refs(one)
 
 
-class _Node(Struct, frozen=True):
+class Node(Struct, frozen=True):
     """A subschema, and the schema in which its `$ref` are looked up."""
 
     value: Any
     home: JsonSchema
 
 
-def _resolved(value: Any, home: JsonSchema) -> _Node:
+def resolved(value: Any, home: JsonSchema) -> Node:
     """Follow `$ref`. Keywords beside a `$ref` are ignored, as up to draft 7. Raises RegistryError."""
     for _ in range(REFS_MAX):
         if not isinstance(value, dict) or not isinstance(value.get("$ref"), str):
-            return _Node(value, home)
+            return Node(value, home)
         name, _, pointer = value["$ref"].partition("#")
         own_id = home.root.get("$id", "") if isinstance(home.root, dict) else ""
         if name and name != own_id:
@@ -186,7 +186,7 @@ def _is_place(key: str, depth: int) -> bool:
 
 def compare_json(reader: JsonSchema, writer: JsonSchema, comparison: Comparison) -> None:
     """Report the differences for which the reader refuses documents of the writer."""
-    _Rules(comparison).compare(_Node(reader.root, reader), _Node(writer.root, writer), "")
+    _Rules(comparison).compare(Node(reader.root, reader), Node(writer.root, writer), "")
 
 
 class _Rules:
@@ -198,19 +198,19 @@ class _Rules:
         """Merged schemas by the identities of their two parts, which stay alive with them. So a recursive schema meets
         the same objects again."""
 
-    def _merged(self, outer: Any, key: str, branch: Any, home: JsonSchema) -> _Node:
+    def _merged(self, outer: Any, key: str, branch: Any, home: JsonSchema) -> Node:
         """Return a branch of `key` with the keywords beside it. Where both have a keyword, the branch decides: the
         result accepts at least the values of both."""
-        node = _resolved(branch, home)
+        node = resolved(branch, home)
         place = id(outer), id(node.value)
         if place not in self._merges:
             rest = {name: one for name, one in outer.items() if name != key}
             self._merges[place] = outer, node.value, _merge(rest, node.value)
-        return _Node(self._merges[place][2], node.home)
+        return Node(self._merges[place][2], node.home)
 
-    def compare(self, reader: _Node, writer: _Node, path: str) -> None:
+    def compare(self, reader: Node, writer: Node, path: str) -> None:
         """Compare two subschemas."""
-        reader, writer = _resolved(reader.value, reader.home), _resolved(writer.value, writer.home)
+        reader, writer = resolved(reader.value, reader.home), resolved(writer.value, writer.home)
         if _is_open(reader.value) or writer.value is False:
             return
         if not self._to.enter(id(reader.value), id(writer.value)):
@@ -221,9 +221,9 @@ class _Rules:
         if isinstance(writer.value, dict) and self._branches(reader, writer, path):
             return
         if self._alternatives(reader, writer, path):
-            self._keywords(reader, writer if isinstance(writer.value, dict) else _Node({}, writer.home), path)
+            self._keywords(reader, writer if isinstance(writer.value, dict) else Node({}, writer.home), path)
 
-    def _branches(self, reader: _Node, writer: _Node, path: str) -> bool:
+    def _branches(self, reader: Node, writer: Node, path: str) -> bool:
         """Compare each branch of the writer's `anyOf` or `oneOf`; True if the branches decide."""
         for key in ("anyOf", "oneOf"):
             branches = writer.value.get(key)
@@ -235,10 +235,10 @@ class _Rules:
                 return True
         return False
 
-    def _alternatives(self, reader: _Node, writer: _Node, path: str) -> bool:
+    def _alternatives(self, reader: Node, writer: Node, path: str) -> bool:
         """Compare the reader's `allOf`, `anyOf` and `oneOf`; False if its other keywords need no comparison."""
         for i, branch in enumerate(reader.value.get("allOf", ())):
-            self.compare(_Node(branch, reader.home), writer, f"{path}/allOf/{i}")
+            self.compare(Node(branch, reader.home), writer, f"{path}/allOf/{i}")
         parts = writer.value.get("allOf", ()) if isinstance(writer.value, dict) else ()
         for part in parts:  # one part of the writer that is narrow enough suffices
             merged = self._merged(writer.value, "allOf", part, writer.home)
@@ -247,12 +247,12 @@ class _Rules:
         for key in ("anyOf", "oneOf"):
             branches, place = reader.value.get(key, ()), f"{path}/{key}"
             if branches and not any(
-                self._to.holds(partial(self.compare, _Node(one, reader.home), writer, place)) for one in branches
+                self._to.holds(partial(self.compare, Node(one, reader.home), writer, place)) for one in branches
             ):
                 self._to.report("COMBINED_TYPE_SUBSCHEMAS_CHANGED", place, "no branch of the reader accepts the values")
         return True
 
-    def _keywords(self, reader: _Node, writer: _Node, path: str) -> None:
+    def _keywords(self, reader: Node, writer: Node, path: str) -> None:
         new, old = reader.value, writer.value
         lost = _types(old) - _types(new)
         if lost:
@@ -300,17 +300,17 @@ class _Rules:
 
     # -- arrays
 
-    def _items(self, reader: _Node, writer: _Node, path: str) -> None:
+    def _items(self, reader: Node, writer: Node, path: str) -> None:
         new, old = _tuple(reader.value), _tuple(writer.value)
         for i in range(max(len(new[0]), len(old[0]))):
             first = new[0][i] if i < len(new[0]) else new[1]
             second = old[0][i] if i < len(old[0]) else old[1]
-            self.compare(_Node(first, reader.home), _Node(second, writer.home), f"{path}/items/{i}")
-        self.compare(_Node(new[1], reader.home), _Node(old[1], writer.home), f"{path}/items")
+            self.compare(Node(first, reader.home), Node(second, writer.home), f"{path}/items/{i}")
+        self.compare(Node(new[1], reader.home), Node(old[1], writer.home), f"{path}/items")
 
     # -- objects
 
-    def _object(self, reader: _Node, writer: _Node, path: str) -> None:
+    def _object(self, reader: Node, writer: Node, path: str) -> None:
         new, old = reader.value, writer.value
         required = set(old.get("required", ()))
         for name in new.get("required", ()):
@@ -325,14 +325,14 @@ class _Rules:
                 self._to.report(kind, f"{path}/properties/{name}", reason)
             else:
                 place = f"{path}/properties/{name}"
-                self.compare(_Node(_property(new, name), reader.home), _Node(second, writer.home), place)
+                self.compare(Node(_property(new, name), reader.home), Node(second, writer.home), place)
         patterns = {**new.get("patternProperties", {}), **old.get("patternProperties", {})}
         for pattern in patterns:
             first, second = (one.get("patternProperties", {}).get(pattern, _rest(one)) for one in (new, old))
             place = f"{path}/patternProperties/{pattern}"
-            self.compare(_Node(first, reader.home), _Node(second, writer.home), place)
+            self.compare(Node(first, reader.home), Node(second, writer.home), place)
         place = f"{path}/additionalProperties"
-        self.compare(_Node(_rest(new), reader.home), _Node(_rest(old), writer.home), place)
+        self.compare(Node(_rest(new), reader.home), Node(_rest(old), writer.home), place)
 
 
 def _is_open(value: Any) -> bool:

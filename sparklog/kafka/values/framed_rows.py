@@ -17,7 +17,7 @@ from sparklog.kafka.values.avro_bytes import Space
 from sparklog.kafka.values.avro_write import write_avro
 from sparklog.kafka.values.framed_records import AVRO, JSON_SCHEMA, PROTOBUF, Target
 from sparklog.kafka.values.framing import with_frames
-from sparklog.kafka.values.json_records import write_rows
+from sparklog.kafka.values.json_schema_rows import write_json_schema
 from sparklog.kafka.values.protobuf_records import write_protobuf
 from sparklog.kafka.values.rows_at_fault import UnwritableRowError
 from sparklog.kafka.values.schemas import Schemas
@@ -58,5 +58,5 @@ def write_payloads(rows: pa.RecordBatch, schema: Parsed, target: Target, space: 
     if isinstance(schema, ProtobufSchema) and target.form == PROTOBUF:
         return write_protobuf(rows, schema)
     if isinstance(schema, JsonSchema) and target.form == JSON_SCHEMA:
-        return write_rows(rows)
+        return write_json_schema(rows, schema)
     raise SchemaMismatchError(f"the schema is of another type than {target.form}")

@@ -1,0 +1,169 @@
+"""Rows as JSON objects that are valid for a JSON Schema: consumers check them.
+
+A column is null for a field that a record did not have, and most schemas allow no null there. So a null is left out,
+unless the schema requires the field, or names null among its types. Decimals are numbers where the schema has numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+import pyarrow as pa
+
+from sparklog.format.json_values import base64_text, json_values, row_objects
+from sparklog.kafka.schemas.errors import RegistryError
+from sparklog.kafka.schemas.json_schema import JsonSchema, Node, resolved
+
+Fit = Callable[[Any], Any]
+"""Function that returns a value, which is not null, in the form that a schema allows."""
+DEPTH_MAX = 64
+_ENCODER = msgspec.json.Encoder(decimal_format="string")
+
+
+class _Member(NamedTuple):
+    """One field of objects."""
+
+    fit: Fit | None
+    """None: values stay as they are."""
+    omits_null: bool
+    is_described: bool = True
+    """False if the schema allows no field of this name."""
+
+
+def write_json_schema(rows: pa.RecordBatch, schema: JsonSchema) -> Any:
+    """Return rows as JSON objects, a binary array."""
+    members = _members(schema, rows.schema)
+    names = [name for name, member in zip(rows.schema.names, members, strict=True) if member.is_described]
+    columns = []
+    for column, member in zip(rows.columns, members, strict=True):
+        if not member.is_described:
+            continue
+        values = json_values(column, base64_text)
+        if member.fit is not None or (member.omits_null and column.null_count):
+            values = [_fitted(value, member) for value in values]
+        columns.append(values)
+    if not names:
+        return pa.array([b"{}"] * rows.num_rows, pa.binary())
+    objects = row_objects(names, columns)
+    if isinstance(next(iter(objects), None), dict):
+        objects = [{name: v for name, v in one.items() if v is not msgspec.UNSET} for one in objects]
+    return pa.array(list(map(_ENCODER.encode, objects)), pa.binary())
+
+
+def _fitted(value: Any, member: _Member) -> Any:
+    if value is None:
+        return msgspec.UNSET if member.omits_null else None
+    return value if member.fit is None else member.fit(value)
+
+
+@lru_cache(maxsize=256)
+def _members(schema: JsonSchema, columns: pa.Schema) -> tuple[_Member, ...]:
+    return tuple(_members_of(Node(schema.root, schema), [(f.name, f.type) for f in columns], 0).values())
+
+
+def _members_of(node: Node, fields: list[tuple[str, Any]], depth: int) -> Mapping[str, _Member]:
+    """Return the members of an object, by their names."""
+    inner, required, is_closed = _properties(node, set())
+    members: dict[str, _Member] = {}
+    for name, kind in fields:
+        own = inner.get(name)
+        omits_null = name not in required and not (own is not None and _has_type(own, "null", set()))
+        members[name] = _Member(_fit(own, kind, depth + 1), omits_null, own is not None or not is_closed)
+    return members
+
+
+def _properties(node: Node, seen: set[int]) -> tuple[dict[str, Node], set[str], bool]:
+    """Return the properties of objects with their schemas, the names of those that are required, and True if objects
+    have no other ones. `seen`: identities of the schemas on the way, each of which counts once."""
+    value, home = _follow(node)
+    if not isinstance(value, dict) or id(value) in seen:
+        return {}, set(), False
+    seen.add(id(value))
+    inner: dict[str, Node] = {}
+    required: set[str] = set()
+    for one in value.get("allOf", ()):
+        more, names, _ = _properties(Node(one, home), seen)
+        inner |= more
+        required |= names
+    inner |= {name: Node(one, home) for name, one in value.get("properties", {}).items()}
+    is_closed = value.get("additionalProperties") is False and not value.get("patternProperties")
+    return inner, required | set(value.get("required", ())), is_closed and "allOf" not in value
+
+
+def _fit(node: Node | None, kind: Any, depth: int) -> Fit | None:
+    """Return the function that fits values of a column's type; None if they stay as they are."""
+    if depth > DEPTH_MAX:
+        return None
+    if pa.types.is_struct(kind):
+        members = _members_of(node or Node(True, _NO_SCHEMA), [(f.name, f.type) for f in kind], depth)
+        return lambda value: _object(value, members)
+    if pa.types.is_list(kind):
+        return _fit_elements(_fit(_part(node, "items"), kind.value_type, depth + 1))
+    if pa.types.is_map(kind):
+        return _fit_entries(_fit(_part(node, "additionalProperties"), kind.item_type, depth + 1))
+    if pa.types.is_decimal(kind) and node is not None and _has_number(node):
+        return _number
+    return None
+
+
+def _fit_elements(fit: Fit | None) -> Fit | None:
+    return None if fit is None else lambda value: [None if v is None else fit(v) for v in value]
+
+
+def _fit_entries(fit: Fit | None) -> Fit | None:
+    return None if fit is None else lambda value: {k: None if v is None else fit(v) for k, v in value.items()}
+
+
+def _object(value: Any, members: Mapping[str, _Member]) -> dict[str, Any]:
+    fitted = {name: _fitted(value[name], one) for name, one in members.items() if one.is_described}
+    return {name: one for name, one in fitted.items() if one is not msgspec.UNSET}
+
+
+def _number(value: Decimal) -> msgspec.Raw:
+    return msgspec.Raw(format(value, "f").encode())
+
+
+def _part(node: Node | None, keyword: str) -> Node | None:
+    """Return the schema of the elements of lists or maps."""
+    if node is None:
+        return None
+    value, home = _follow(node)
+    inner = value.get(keyword) if isinstance(value, dict) else None
+    return Node(inner, home) if isinstance(inner, dict) else None
+
+
+def _has_number(node: Node) -> bool:
+    """Return True if the schema allows numbers, and no text."""
+    is_number = _has_type(node, "number", set()) or _has_type(node, "integer", set())
+    return is_number and not _has_type(node, "string", set())
+
+
+def _has_type(node: Node, name: str, seen: set[int]) -> bool:
+    """Return True if a schema, or one of its alternatives, names a type of JSON. `seen`: as for `_properties`."""
+    value, home = _follow(node)
+    if not isinstance(value, dict) or id(value) in seen:
+        return False
+    seen.add(id(value))
+    kinds = value.get("type", ())
+    if name == kinds or (isinstance(kinds, list) and name in kinds):
+        return True
+    if name == "null" and (None in value.get("enum", ()) or ("const" in value and value["const"] is None)):
+        return True
+    branches = [*value.get("anyOf", ()), *value.get("oneOf", ())]
+    return any(_has_type(Node(one, home), name, seen) for one in branches)
+
+
+def _follow(node: Node) -> tuple[Any, JsonSchema]:
+    """Return a schema to which `$ref` leads, and the one in which it stands."""
+    try:
+        followed = resolved(node.value, node.home)
+    except RegistryError:  # registration has refused a `$ref` that leads nowhere
+        return True, node.home
+    return followed.value, followed.home
+
+
+_NO_SCHEMA = JsonSchema(True, "true", "true", {})
