@@ -1,7 +1,7 @@
-"""Refused batches and records: lines in the log, limited in rate, and their numbers.
+"""Refused batches and records, and rows that consumers cannot get: lines in the log, limited in rate, and numbers.
 
-The reason of INVALID_RECORD reaches the users of Java clients only; other clients show the error code alone. No client
-learns of records that go to a refused topic.
+The reason of INVALID_RECORD reaches the users of Java's producers only; other clients show the error code alone, and
+the answer to FETCH has no place for a reason. No client learns of records that go to a refused topic.
 """
 
 from __future__ import annotations
@@ -20,35 +20,49 @@ class Refusals:
     """The refusals of one gateway. Event-loop thread only."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
-        self._clock_s = clock_s
         self.batches = 0
         """Number of refused batches since the start of the gateway."""
         self.records = 0
         """Number of records that went to refused topics since then."""
-        self._next_line_s = clock_s()
-        self._unlogged = 0
+        self._lines = _Lines(clock_s, "batches were refused")
+        self._fetch_lines = _Lines(clock_s, "such answers were sent")
 
     def note_batch(self, client: str, partition: str, reason: str) -> None:
         """Count a refused batch, and log it. `client`: address and client id of the producer; `partition`: topic and
         partition."""
         self.batches += 1
-        self._log(f"{client}: a batch for {partition} is refused: {reason[:REASON_CHARS_MAX]}")
+        self._lines.write(f"{client}: a batch for {partition} is refused: {reason[:REASON_CHARS_MAX]}")
 
     def note_records(self, client: str, partition: str, count: int, reason: str) -> None:
         """Count the refused records of a batch that are in the refused topic, and log them. `reason`: that of the first
         one; the others as for `note_batch`."""
         self.records += count
-        self._log(
+        self._lines.write(
             f"{client}: {count} records for {partition} go to the refused topic, the first one because of: "
             f"{reason[:REASON_CHARS_MAX]}"
         )
 
-    def _log(self, line: str) -> None:
+    def note_fetch(self, client: str, partition: str, reason: str) -> None:
+        """Log that a consumer got an error in place of rows. Arguments are as for `note_batch`."""
+        self._fetch_lines.write(f"{client}: the next rows of {partition} cannot be sent: {reason[:REASON_CHARS_MAX]}")
+
+
+class _Lines:
+    """Lines of the log, at most one in LINE_EVERY_S."""
+
+    def __init__(self, clock_s: Callable[[], float], more: str) -> None:
+        """`more`: words for the lines that were left out."""
+        self._clock_s = clock_s
+        self._more = more
+        self._next_line_s = clock_s()
+        self._unlogged = 0
+
+    def write(self, line: str) -> None:
         """Write a line if LINE_EVERY_S have passed since the last one."""
         now_s = self._clock_s()
         if now_s < self._next_line_s:
             self._unlogged += 1
             return
-        more = f" ({self._unlogged} more batches were refused since the last such line)" if self._unlogged else ""
+        more = f" ({self._unlogged} more {self._more} since the last such line)" if self._unlogged else ""
         log.warning("%s%s", line, more)
         self._next_line_s, self._unlogged = now_s + LINE_EVERY_S, 0

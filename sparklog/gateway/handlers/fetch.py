@@ -238,6 +238,9 @@ def _answer(
     if isinstance(converted, UnsupportedCodecError):
         return outcome | {"error_code": Kafka.UNSUPPORTED_COMPRESSION_TYPE}
     if isinstance(converted, SparklogError):
+        if not converted.retriable:  # the answer has no place for the reason
+            client = f"{session.peer_host}, client id {session.client_id!r}"
+            session.gateway.refusals.note_fetch(client, f"{result.topic}-{partition}", str(converted))
         return outcome | {"error_code": code_of(converted, of_partition=True)}
     return outcome | {"records": converted} if converted else outcome
 

@@ -28,3 +28,18 @@ def test_records_in_refused_topics_are_counted_and_logged(caplog: pytest.LogCapt
     assert (refusals.batches, refusals.records) == (0, 5)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line == "1.2.3.4: 3 records for t-0 go to the refused topic, the first one because of: no column x"
+
+
+def test_rows_that_consumers_cannot_get_have_lines_of_their_own(caplog: pytest.LogCaptureFixture) -> None:
+    now_s = [0.0]
+    refusals = Refusals(lambda: now_s[0])
+    refusals.note_batch("h", "t-0", "no column x")
+    for step in range(4):
+        now_s[0] = step * LINE_EVERY_S / 2
+        refusals.note_fetch("h, client id 'c'", "t-0", "a row does not fit")
+    assert refusals.batches == 1
+    text = "h, client id 'c': the next rows of t-0 cannot be sent: a row does not fit"
+    assert [record.getMessage() for record in caplog.records][1:] == [
+        text,
+        f"{text} (1 more such answers were sent since the last such line)",
+    ]
