@@ -168,6 +168,14 @@ def resolve(writer: AvroType, reader: AvroType | None, columns: pa.Schema, space
     )
 
 
+def default_column(field: AvroField, path: str) -> Any:
+    """Return an array with the default of a field that has one, in the type of the field's column. Raises
+    pa.ArrowInvalid, SchemaMismatchError."""
+    target = canonical_type(_ColumnTypes().column_type(field.type, path), path)
+    convert = _Plan(Space(0)).value(field.type, field.type, target, path)
+    return convert(pa.array([physical_default(field.default, field.type)], physical_type(field.type)))
+
+
 class _Plan:
     """Compiles conversions. `dropped` collects paths."""
 

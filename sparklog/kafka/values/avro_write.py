@@ -19,7 +19,7 @@ from sparklog.format.schema import fit_column
 from sparklog.kafka.records.varints import Array, VarintColumns, zigzag
 from sparklog.kafka.schemas.avro import AvroField, AvroType
 from sparklog.kafka.values.avro_bytes import Space, branch_of, physical_type
-from sparklog.kafka.values.avro_columns import columns_of, fields_of_columns, physical_default
+from sparklog.kafka.values.avro_columns import columns_of, default_column, fields_of_columns
 from sparklog.kafka.values.rows_at_fault import UnwritableRowError, first_fault
 
 _NOTHING = pa.scalar(b"", pa.binary())
@@ -76,15 +76,15 @@ class _Writer:
     def _constant(self, field: AvroField, count: int, path: str) -> Any:
         """Return entries of a field that has no column."""
         if field.has_default:
-            value = physical_default(field.default, field.type)
+            default = plain_layout(default_column(field, path))
         elif any(one.kind == "null" for one in (field.type, *field.type.inner)) and field.type.kind in (
             "union",
             "null",
         ):
-            value = None
+            default = pa.nulls(1, physical_type(field.type))
         else:
             raise SchemaMismatchError(f"field {path!r} has neither a column nor a default")
-        one = self.value(pa.array([value], physical_type(field.type)), field.type, path)
+        one = self.value(default, field.type, path)
         self._space.spend(len(one[0].as_py()) * count)
         return one.take(pa.array(np.zeros(count, np.int64)))
 

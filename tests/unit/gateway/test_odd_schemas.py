@@ -293,3 +293,28 @@ def test_a_field_that_an_alias_renames_keeps_its_column() -> None:
     assert records == [{"b": 5.0, "p": {"y": 1}}, {"b": 6.0, "p": {"y": 2}}]
     both = read(pa.schema([*present, pa.field("b", pa.float64())]))
     assert [(row["a"], row["b"]) for row in both.to_pylist()] == [(None, 5.0), (None, 6.0)]
+
+
+DEFAULTS: list[tuple[Any, Any, Any]] = [
+    (logical("decimal", "bytes", precision=5, scale=2), "\x01\x00", Decimal("2.56")),
+    (logical("decimal", fixed(4), precision=5, scale=2), "\xff\xff\xff\xff", Decimal("-0.01")),
+    ([logical("decimal", "bytes", precision=5, scale=2), "null"], "\xff", Decimal("-0.01")),
+    (logical("date", "int"), -1, dt.date(1969, 12, 31)),
+    (logical("timestamp-millis", "long"), -1, dt.datetime(1969, 12, 31, 23, 59, 59, 999_000, dt.UTC)),
+    (logical("local-timestamp-micros", "long"), 5, dt.datetime(1970, 1, 1, 0, 0, 0, 5)),
+    (logical("time-millis", "int"), 5, dt.time(0, 0, 0, 5_000)),
+    ({"type": "map", "values": logical("date", "int")}, {"k": 1}, {"k": dt.date(1970, 1, 2)}),
+    ({"type": "array", "items": POINT}, [{"x": 1}, {}], [{"x": 1}, {"x": 7}]),
+    (record(logical("date", "int"), default=4), {}, {"f": dt.date(1970, 1, 5)}),
+]
+
+
+@for_each("kind, default, value", DEFAULTS)
+def test_rows_without_a_column_have_its_default(kind: Any, default: Any, value: Any) -> None:
+    fields = [{"name": "a", "type": "long"}, {"name": "late", "type": kind, "default": default}]
+    source = {"type": "record", "name": "Late", "fields": fields}
+    schemas = FixedSchemas({1: avro(source)})
+    rows = pa.RecordBatch.from_pylist([{"a": 1}, {"a": 2}], pa.schema([("a", pa.int64())]))
+    plain = fastavro.parse_schema(source)
+    read = [fastavro.schemaless_reader(io.BytesIO(one), plain, None) for one in records_of(schemas, "avro", rows)]
+    assert read == [{"a": a, "late": value} for a in (1, 2)]
