@@ -32,24 +32,26 @@ _NATURAL = {
 }
 
 
-def write_avro(rows: pa.RecordBatch, schema: AvroType, space: Space) -> Any:
-    """Return the records of rows as a binary array. A field without a column gets its default, or null. Raises
+def write_avro(rows: pa.RecordBatch, schema: AvroType, space: Space, *, fills_nulls: bool = True) -> Any:
+    """Return the records of rows as a binary array. A field without a column gets its default, or null. `fills_nulls`:
+    True to write the default for a null in a field without null; False for keys, of which two would become one. Raises
     UnwritableRowError; SchemaMismatchError if no row can be written; MessageTooLargeError."""
     columns_of(schema)
+    writer = _Writer(space, fills_nulls)
     try:
-        return _records(rows, schema, space)
+        return _records(rows, schema, writer)
     except (_UnwritableError, pa.ArrowInvalid):
-        first = first_fault(rows, lambda part: _records(part, schema, space), (_UnwritableError, pa.ArrowInvalid))
+        first = first_fault(rows, lambda part: _records(part, schema, writer), (_UnwritableError, pa.ArrowInvalid))
     try:
-        _records(rows.slice(first, 1), schema, space)
+        _records(rows.slice(first, 1), schema, writer)
     except (_UnwritableError, pa.ArrowInvalid) as e:
         raise UnwritableRowError(first, str(e).splitlines()[0]) from None
     raise AssertionError("a row can be written alone only")
 
 
-def _records(rows: pa.RecordBatch, schema: AvroType, space: Space) -> Any:
+def _records(rows: pa.RecordBatch, schema: AvroType, writer: _Writer) -> Any:
     columns = [plain_layout(column) for column in rows.columns]
-    return _Writer(space).record(columns, rows.schema.names, schema, rows.num_rows)
+    return writer.record(columns, rows.schema.names, schema, rows.num_rows)
 
 
 class _UnwritableError(ValueError):
@@ -57,8 +59,9 @@ class _UnwritableError(ValueError):
 
 
 class _Writer:
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, fills_nulls: bool) -> None:
         self._space = space
+        self._fills_nulls = fills_nulls
 
     def record(self, columns: list[Any], names: list[str], kind: AvroType, count: int, path: str = "") -> Any:
         """Return entries of a record. `columns`: arrays of the names, in plain layout."""
@@ -68,19 +71,27 @@ class _Writer:
         for field in kind.fields:
             place = f"{path}.{field.name}" if path else field.name
             column = of_fields.get(field.name)
-            parts.append(
-                self._constant(field, count, place) if column is None else self.value(column, field.type, place)
-            )
+            if column is None:
+                parts.append(self._constant(field, count, place))
+            elif column.null_count and self._fills_nulls and field.has_default and not _is_nullable(field.type):
+                parts.append(self._filled(column, field, place))
+            else:
+                parts.append(self.value(column, field.type, place))
         return _joined(parts)
+
+    def _filled(self, column: Any, field: AvroField, path: str) -> Any:
+        """Return entries of values, the default for null: a row that is older than the field can have a null."""
+        is_set = column.is_valid()
+        default = self._constant(field, 1, path)
+        self._space.spend(len(default[0].as_py()) * column.null_count)
+        values = self.value(column.filter(is_set), field.type, path)
+        return _spread(values, default, np.asarray(is_set))
 
     def _constant(self, field: AvroField, count: int, path: str) -> Any:
         """Return entries of a field that has no column."""
         if field.has_default:
             default = plain_layout(default_column(field, path))
-        elif any(one.kind == "null" for one in (field.type, *field.type.inner)) and field.type.kind in (
-            "union",
-            "null",
-        ):
+        elif _is_nullable(field.type):
             default = pa.nulls(1, physical_type(field.type))
         else:
             raise SchemaMismatchError(f"field {path!r} has neither a column nor a default")
@@ -131,10 +142,17 @@ class _Writer:
         entries = _joined([pa.scalar(marks[kind.inner.index(inner)], pa.binary()), values])
         if not array.null_count:
             return entries
-        flags = np.asarray(is_set)
-        place = np.where(flags, np.cumsum(flags) - 1, len(entries))
-        null = pa.array([marks[kinds.index("null")]], pa.binary())
-        return pa.concat_arrays([entries, null]).take(pa.array(place))
+        return _spread(entries, pa.array([marks[kinds.index("null")]], pa.binary()), np.asarray(is_set))
+
+
+def _is_nullable(kind: AvroType) -> bool:
+    return kind.kind == "null" or (kind.kind == "union" and any(one.kind == "null" for one in kind.inner))
+
+
+def _spread(entries: Any, other: Any, is_set: Any) -> Any:
+    """Return the entries where `is_set` is true, and the only entry of `other` elsewhere."""
+    place = np.where(is_set, np.cumsum(is_set) - 1, len(entries))
+    return pa.concat_arrays([entries, other]).take(pa.array(place))
 
 
 def _natural(array: Any, kind: AvroType, path: str) -> Any:

@@ -54,7 +54,7 @@ def write_framed(rows: pa.RecordBatch, is_empty: Array, target: Target, schemas:
 def write_payloads(rows: pa.RecordBatch, schema: Parsed, target: Target, space: Space) -> Any:
     """Return the records of rows without their frames, as a binary array. Raises as `write_framed`."""
     if isinstance(schema, AvroSchema) and target.form == AVRO:
-        return write_avro(rows, schema.type, space)
+        return write_avro(rows, schema.type, space, fills_nulls=target.part == "value")
     if isinstance(schema, ProtobufSchema) and target.form == PROTOBUF:
         return write_protobuf(rows, schema)
     if isinstance(schema, JsonSchema) and target.form == JSON_SCHEMA:

@@ -28,7 +28,11 @@ from sparklog.kafka.records.errors import InvalidRecordError
 from sparklog.kafka.schemas.json_schema import parse_json_schema
 from sparklog.kafka.schemas.protobuf import parse_protobuf
 from sparklog.kafka.schemas.schema_types import Parsed
+from sparklog.kafka.values.avro_bytes import Space
 from sparklog.kafka.values.framed_keys import check_key_schema, key_columns_of, pinned_schema
+from sparklog.kafka.values.framed_records import Target
+from sparklog.kafka.values.framed_rows import write_payloads
+from sparklog.kafka.values.rows_at_fault import UnwritableRowError
 from sparklog.kafka.values.schemas import KeySchemaMissingError
 from tests.support.cases import for_each
 from tests.support.clients import info
@@ -300,3 +304,11 @@ def test_a_key_schema_that_a_hostile_writer_has_set_is_an_error_of_the_topic(
     to = info(SCHEMA, 3, ("id",), kafka_key_format=form, kafka_key_schema=json.dumps(setting))
     with pytest.raises(SchemaMismatchError):
         partitions_of_rows([pa.array([5], pa.int64())], to)
+
+
+def test_a_null_in_a_key_field_with_a_default_is_refused() -> None:
+    fields = [{"name": "id", "type": "int"}, {"name": "zone", "type": "string", "default": "a"}]
+    schema = avro({"type": "record", "name": "K", "fields": fields})
+    rows = pa.RecordBatch.from_pylist([{"id": 1, "zone": None}], pa.schema([("id", pa.int32()), ("zone", pa.string())]))
+    with pytest.raises(UnwritableRowError, match="field 'zone' is null"):
+        write_payloads(rows, schema, Target("t", "avro", rows.schema, "", "key"), Space(1 << 20))

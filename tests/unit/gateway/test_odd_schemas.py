@@ -318,3 +318,33 @@ def test_rows_without_a_column_have_its_default(kind: Any, default: Any, value: 
     plain = fastavro.parse_schema(source)
     read = [fastavro.schemaless_reader(io.BytesIO(one), plain, None) for one in records_of(schemas, "avro", rows)]
     assert read == [{"a": a, "late": value} for a in (1, 2)]
+
+
+@for_each("kind, default, value", DEFAULTS)
+def test_a_null_in_a_field_without_null_becomes_its_default(kind: Any, default: Any, value: Any) -> None:
+    fields = [{"name": "a", "type": "long"}, {"name": "late", "type": kind, "default": default}]
+    source = {"type": "record", "name": "Late", "fields": fields}
+    schemas = FixedSchemas({1: avro(source)})
+    plain = fastavro.parse_schema(source)
+    columns = columns_of_schema(avro(source))
+    for rows in (1, 3):
+        nulls = pa.RecordBatch.from_arrays(
+            [pa.array([1] * rows), pa.nulls(rows, columns.field(1).type)], schema=columns
+        )
+        written = records_of(schemas, "avro", nulls)
+        read = [fastavro.schemaless_reader(io.BytesIO(one), plain, None) for one in written]
+        expected = None if isinstance(kind, list) else value
+        assert read == [{"a": 1, "late": expected}] * rows
+
+
+def test_values_beside_a_null_stay() -> None:
+    fields = [{"name": "p", "type": POINT, "default": {"x": 1}}, {"name": "s", "type": "string", "default": "none"}]
+    source = {"type": "record", "name": "Late", "fields": fields}
+    schemas = FixedSchemas({1: avro(source)})
+    before = [{"p": None, "s": "a"}, {"p": {"x": None}, "s": None}, {"p": {"x": 3}, "s": ""}, {"p": None, "s": None}]
+    rows = pa.RecordBatch.from_pylist(before, columns_of_schema(avro(source)))
+    plain = fastavro.parse_schema(source)
+    read: list[Any] = [
+        fastavro.schemaless_reader(io.BytesIO(one), plain, None) for one in records_of(schemas, "avro", rows)
+    ]
+    assert [(one["p"]["x"], one["s"]) for one in read] == [(1, "a"), (7, "none"), (3, ""), (1, "none")]
