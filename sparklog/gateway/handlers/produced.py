@@ -14,6 +14,7 @@ from sparklog.gateway.records.memory import convert_within, produced_bytes
 from sparklog.gateway.records.refused import ConvertedBatch
 from sparklog.gateway.records.to_broker import broker_batch
 from sparklog.gateway.records.typed import is_framed, typed_batch
+from sparklog.gateway.schemas.loaded_schemas import RequestSchemas
 from sparklog.gateway.session import Session
 from sparklog.kafka.records.batch_v2 import BatchV2, iterate_batches
 from sparklog.kafka.records.compression import NONE, ZSTD, too_large
@@ -39,7 +40,7 @@ INLINE_COMPRESSED_BYTES = 1024
 INLINE_BYTES, because the records can be much larger than the batch."""
 ZSTD_FROM = 7
 """First version of PRODUCE that has zstd."""
-LOADS_MAX = 5
+LOADS_MAX = 8
 """Largest number of times that a request is converted again after missing schemas were loaded."""
 
 
@@ -89,13 +90,16 @@ async def convert(session: Session, partitions: list[ProducedPartition]) -> list
             topic=changed.get(partitions[i].topic.name, partitions[i].topic), fault=""
         )
     if again:
+        schemas = session.gateway.schemas.of_request()
         converted = await _convert_loaded(session, [partitions[i] for i in again], schemas)
         for i, one in zip(again, converted, strict=True):
             outcomes[i] = one
     return outcomes
 
 
-async def _convert_loaded(session: Session, partitions: list[ProducedPartition], schemas: Schemas) -> list[Converted]:
+async def _convert_loaded(
+    session: Session, partitions: list[ProducedPartition], schemas: RequestSchemas
+) -> list[Converted]:
     """Convert the records of all partitions, and load the schemas that they need. A topic whose key schema is set
     meanwhile replaces that of its partitions."""
     outcomes = await _convert_once(session, partitions, schemas)
@@ -106,7 +110,7 @@ async def _convert_loaded(session: Session, partitions: list[ProducedPartition],
             break
         if any(one.ids or one.subjects or one.guids for one in missing.values()):
             try:
-                await session.gateway.schemas.load(await session.broker(), SchemasNotLoadedError.of(missing.values()))
+                await schemas.load(await session.broker(), SchemasNotLoadedError.of(missing.values()))
             except SparklogError as e:
                 outcomes = [without_frames(e) if i in missing else one for i, one in enumerate(outcomes)]
                 break

@@ -12,7 +12,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping, Set
 from contextlib import suppress
 from threading import Lock
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from sparklog.client.net.registry_reader import RegistryAnswer, missing_newest
@@ -23,6 +23,8 @@ from sparklog.kafka.schemas.schema_types import Parsed
 from sparklog.kafka.values.schemas import SchemasNotLoadedError, value_subject
 
 log = logging.getLogger(__name__)
+K = TypeVar("K")
+V = TypeVar("V")
 
 SCHEMAS_KEPT_MAX = 500
 SUBJECTS_KEPT_MAX = 10_000
@@ -32,6 +34,11 @@ MISSING_S = 0.2
 """Time in s after which an id without a schema is looked up again. If its schema cannot be read, this is NEWEST_S."""
 RENEWAL_S = 0.5
 """Longest wait in s for the newest schemas of subjects whose former ones are in memory, and stay in use meanwhile."""
+VAIN_LOADS_MAX = 3
+"""Largest number of look-ups of one request with ids that the registry does not have."""
+TOO_MANY_IDS = (
+    "its schema was not looked up, because the request has too many ids that the registry does not have: send it again"
+)
 LINE_EVERY_S = 10.0
 """Shortest time in s between two lines about a registry that does not answer."""
 FIELDS_LOGGED_MAX = 1_000
@@ -222,27 +229,82 @@ class LoadedSchemas:
         return former is None or self._subjects[subject].schema_id != former.schema_id
 
 
+def _answer(look_up: Callable[[K], V], name: K) -> V | SchemaMismatchError:
+    """Return the answer of a look-up, or its error. Raises SchemasNotLoadedError."""
+    try:
+        return look_up(name)
+    except SchemaMismatchError as e:
+        return SchemaMismatchError(str(e))
+
+
+def _answered(answer: V | SchemaMismatchError) -> V:
+    if isinstance(answer, SchemaMismatchError):
+        raise SchemaMismatchError(str(answer))
+    return answer
+
+
 class RequestSchemas:
-    """The schemas for the records of one request; a `Schemas` of `sparklog.kafka.values`. No field is dropped by a
-    newest schema that was looked up before the request: a newer one can have the field."""
+    """The schemas for the records of one request; a `Schemas` of `sparklog.kafka.values`.
+
+    An answer holds for the whole request: a large batch is converted in many parts, and would begin again whenever an
+    answer is too old. But no field is dropped by a newest schema that was looked up before the request: a newer one can
+    have the field."""
 
     def __init__(self, loaded: LoadedSchemas, arrived_s: float) -> None:
         self._loaded = loaded
         self._arrived_s = arrived_s
+        self._schemas: dict[int, Parsed | SchemaMismatchError | None] = {}
+        self._guids: dict[UUID, int | None] = {}
+        self._vain_loads = 0
+        """Number of look-ups with ids that the registry does not have. They stay unknown to the next requests, which
+        would have to look them up again."""
+        self._newest: dict[str, tuple[int, Parsed] | SchemaMismatchError | None] = {}
 
     def schema_of(self, schema_id: int) -> Parsed | None:
         """Return the schema of an id, as `LoadedSchemas`."""
-        return self._loaded.schema_of(schema_id)
+        if schema_id not in self._schemas:
+            try:
+                self._schemas[schema_id] = _answer(self._loaded.schema_of, schema_id)
+            except SchemasNotLoadedError:
+                if self._vain_loads < VAIN_LOADS_MAX:
+                    raise
+                self._schemas[schema_id] = SchemaMismatchError(TOO_MANY_IDS)
+        return _answered(self._schemas[schema_id])
 
     def id_of(self, guid: UUID) -> int | None:
         """Return the id of the schema that has a GUID, as `LoadedSchemas`."""
-        return self._loaded.id_of(guid)
+        if guid not in self._guids:
+            try:
+                self._guids[guid] = self._loaded.id_of(guid)
+            except SchemasNotLoadedError:
+                if self._vain_loads < VAIN_LOADS_MAX:
+                    raise
+                self._guids[guid] = None
+        return self._guids[guid]
 
     def newest(self, subject: str) -> tuple[int, Parsed] | None:
         """Return the newest schema of a subject, as `LoadedSchemas`."""
-        return self._loaded.newest(subject)
+        if subject not in self._newest:
+            self._newest[subject] = _answer(self._loaded.newest, subject)
+        return _answered(self._newest[subject])
 
     def note_dropped(self, topic: str, records: Mapping[str, int]) -> None:
         """Count records with dropped fields, as `LoadedSchemas`. Raises SchemasNotLoadedError."""
         self._loaded.require_newest(value_subject(topic), self._arrived_s)
         self._loaded.note_dropped(topic, records)
+
+    async def load(self, broker: BrokerConnection, missing: SchemasNotLoadedError) -> None:
+        """Load schemas, as `LoadedSchemas`, and take over the answers."""
+        await self._loaded.load(broker, missing)
+        if missing.ids or missing.guids:  # they can be those of newer schemas
+            self._newest.clear()
+        for subject in missing.subjects:
+            self._newest.pop(subject, None)
+        for schema_id in missing.ids:
+            with suppress(SchemasNotLoadedError, SchemaMismatchError):
+                self.schema_of(schema_id)
+        for guid in missing.guids:
+            with suppress(SchemasNotLoadedError):
+                self.id_of(guid)
+        answers = [*map(self._schemas.get, missing.ids), *map(self._guids.get, missing.guids)]
+        self._vain_loads += any(answer is None for answer in answers)

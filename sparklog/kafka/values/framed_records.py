@@ -103,10 +103,8 @@ def read_framed(values: Any, is_empty: Array, target: Target, schemas: Schemas, 
         refused.setdefault(i, f"record {i} has no {target.part}: topic {target.topic!r} takes {target.form}")
     ids = np.unique(frames.ids[frames.ids >= 0]).tolist()
     if len(ids) > SCHEMAS_PER_BATCH_MAX:
-        first = int(np.flatnonzero(frames.ids >= 0)[0])
-        raise InvalidRecordError(
-            {first: f"the batch has {len(ids)} schema ids, at most {SCHEMAS_PER_BATCH_MAX} are allowed"}
-        )
+        reason = f"the batch has more than {SCHEMAS_PER_BATCH_MAX} schema ids: send smaller batches"
+        raise InvalidRecordError({i: f"record {i}: {reason}" for i in _beyond_first_ids(frames.ids)})
     writers, reader = _load(ids, target.subject, schemas)
     groups: list[tuple[Array, list[Any]]] = []
     dropped: dict[str, int] = {}
@@ -126,6 +124,15 @@ def read_framed(values: Any, is_empty: Array, target: Target, schemas: Schemas, 
     if refused:
         raise InvalidRecordError(dict(islice(sorted(refused.items()), RECORDS_NAMED_MAX)))
     return Rows(_in_order(groups, len(values), target.columns), dropped)
+
+
+def _beyond_first_ids(ids: Array) -> list[int]:
+    """Return the indices of the first records whose ids are not among the first SCHEMAS_PER_BATCH_MAX of a batch."""
+    unique, first = np.unique(np.where(ids >= 0, ids, -1), return_index=True)
+    in_order = unique[np.argsort(first)]
+    taken = in_order[in_order >= 0][:SCHEMAS_PER_BATCH_MAX]
+    beyond: list[int] = np.flatnonzero((ids >= 0) & ~np.isin(ids, taken))[:RECORDS_NAMED_MAX].tolist()
+    return beyond
 
 
 def rows_of_framed(

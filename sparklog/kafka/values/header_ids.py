@@ -72,9 +72,9 @@ def _frames(records: Array, contents: Any, name: str, schemas: Schemas) -> Any:
     """Return the frame of each record that has the header. Raises InvalidRecordError; SchemasNotLoadedError."""
     encoded = contents.dictionary_encode()
     if len(encoded.dictionary) > IDS_PER_BATCH_MAX:
-        raise InvalidRecordError(
-            {int(records[0]): f"the batch has more than {IDS_PER_BATCH_MAX} headers {name}: send smaller batches"}
-        )
+        beyond = np.unique(records[np.asarray(pc.fill_null(encoded.indices, 0)) >= IDS_PER_BATCH_MAX])
+        reason = f"the batch has more than {IDS_PER_BATCH_MAX} headers {name}: send smaller batches"
+        raise InvalidRecordError({i: f"record {i}: {reason}" for i in beyond[:RECORDS_NAMED_MAX].tolist()})
     frames: list[bytes | None] = []
     reasons: dict[int, str] = {}
     missing: list[SchemasNotLoadedError] = []

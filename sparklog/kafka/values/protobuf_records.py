@@ -134,8 +134,9 @@ def _messages(payloads: Any, refused: dict[int, str]) -> Iterator[tuple[Array, t
     data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(1, np.uint8)
     begins, ends = offsets[:-1], offsets[1:]
     remaining = np.arange(count)
-    for _ in range(PREFIXES_MAX):
-        if not len(remaining):
+    messages = 0
+    while len(remaining) and messages < PREFIXES_MAX:
+        if len(refused) >= RECORDS_NAMED_MAX:
             return
         first = int(remaining[0])
         prefix = _prefix(data[begins[first] : min(int(ends[first]), int(begins[first]) + 64)].tobytes())
@@ -143,6 +144,7 @@ def _messages(payloads: Any, refused: dict[int, str]) -> Iterator[tuple[Array, t
             refused[first] = "its index of a message is cut off or not valid"
             remaining = remaining[1:]
             continue
+        messages += 1
         index, size = prefix
         expected = data[begins[first] : begins[first] + size]
         is_same = ends[remaining] - begins[remaining] >= size

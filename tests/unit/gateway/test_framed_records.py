@@ -14,7 +14,7 @@ import pytest
 from sparklog.errors import MessageTooLargeError, SchemaMismatchError
 from sparklog.kafka.records.errors import InvalidRecordError
 from sparklog.kafka.values.avro_columns import columns_of
-from sparklog.kafka.values.framed_records import Rows, Target, read_framed
+from sparklog.kafka.values.framed_records import SCHEMAS_PER_BATCH_MAX, Rows, Target, read_framed
 from sparklog.kafka.values.framed_rows import write_framed
 from sparklog.kafka.values.rows_at_fault import UnwritableRowError
 from sparklog.kafka.values.schemas import SchemasNotLoadedError
@@ -253,3 +253,12 @@ def test_records_of_a_schema_that_cannot_be_read_have_its_reason() -> None:
     with pytest.raises(InvalidRecordError) as e:
         read_framed(data, np.zeros(2, bool), target, UnreadableSchemas({1: schema, 2: schema, 3: schema}, 3), ROOM)
     assert e.value.records.keys() == {0, 1}, "defaults and aliases of the newest schema are not known"
+
+
+def test_records_beyond_the_first_ids_of_a_batch_are_named_together() -> None:
+    target = Target("t", "avro", pa.schema([("n", pa.int32())]), "t-value")
+    values = [b"\0" + (5_000 - i).to_bytes(4, "big") for i in range(SCHEMAS_PER_BATCH_MAX + 3)]
+    data = pa.array([values[0], b"no frame", *values, values[0]], pa.binary())
+    with pytest.raises(InvalidRecordError, match="record 102: the batch has more than 100 schema ids") as e:
+        read_framed(data, np.zeros(len(data), bool), target, FixedSchemas(), ROOM)
+    assert list(e.value.records) == [102, 103, 104]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from sparklog.errors import BrokerNotAvailableError, SchemaMismatchError
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.schemas import loaded_schemas
-from sparklog.gateway.schemas.loaded_schemas import LINE_EVERY_S, MISSING_S, NEWEST_S, LoadedSchemas
+from sparklog.gateway.schemas.loaded_schemas import LINE_EVERY_S, MISSING_S, NEWEST_S, VAIN_LOADS_MAX, LoadedSchemas
 from sparklog.gateway.schemas.own_registry import OwnRegistry
 from sparklog.gateway.schemas.registry_log import RegistryLog
 from sparklog.gateway.schemas.state import StoredSchema, Version, schema_record, version_record
@@ -229,5 +230,37 @@ def test_fields_are_dropped_by_a_newest_schema_of_after_the_request_only(monkeyp
         await world.schemas.load(cast(BrokerConnection, None), e.value)
         schemas.note_dropped("t", {"a": 1})
         assert world.schemas.dropped_records("t") == {"a": 1}
+
+    run(scenario, monkeypatch)
+
+
+def test_an_answer_holds_for_a_whole_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        world.add(1, "t-value", '"int"')
+        schemas = world.schemas.of_request()
+        for missing in (SchemasNotLoadedError([1, 2], ["t-value"]), SchemasNotLoadedError(guids=[UUID(int=5)])):
+            await schemas.load(cast(BrokerConnection, None), missing)
+        newest = schemas.newest("t-value")
+        world.now_s += 1_000
+        assert schemas.schema_of(1) is not None and schemas.schema_of(2) is None and schemas.id_of(UUID(int=5)) is None
+        assert newest is not None and schemas.newest("t-value") == newest
+
+    run(scenario, monkeypatch)
+
+
+def test_a_request_with_ever_more_ids_that_do_not_exist_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(world: World) -> None:
+        world.add(1, "t-value", '"int"')
+        schemas = world.schemas.of_request()
+        await schemas.load(cast(BrokerConnection, None), SchemasNotLoadedError([1]))
+        for schema_id in range(10, 10 + VAIN_LOADS_MAX):
+            with pytest.raises(SchemasNotLoadedError) as e:
+                schemas.schema_of(schema_id)
+            await schemas.load(cast(BrokerConnection, None), e.value)
+            assert schemas.schema_of(schema_id) is None
+        for _ in range(2):
+            with pytest.raises(SchemaMismatchError, match="too many ids that the registry does not have"):
+                schemas.schema_of(99)
+        assert schemas.id_of(UUID(int=99)) is None and schemas.schema_of(1) is not None
 
     run(scenario, monkeypatch)

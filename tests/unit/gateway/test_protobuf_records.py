@@ -19,7 +19,7 @@ from sparklog.kafka.values.avro_bytes import Space
 from sparklog.kafka.values.framed_records import Target, check_names, columns_of_schema, read_framed
 from sparklog.kafka.values.framed_rows import write_framed
 from sparklog.kafka.values.protobuf_messages import index_bytes, main_message
-from sparklog.kafka.values.protobuf_records import read_protobuf, types_of_messages
+from sparklog.kafka.values.protobuf_records import PREFIXES_MAX, read_protobuf, types_of_messages
 from tests.support.cases import for_each
 from tests.unit.gateway.registry_schemas import FixedSchemas
 
@@ -240,3 +240,13 @@ def test_json_of_a_schema_has_the_rules_of_json() -> None:
     assert values == [frame + b'{"n":1}', frame + b"{}"]
     with pytest.raises(InvalidRecordError, match=r"record 1 does not fit the topic 't' \(schema 1\): .*n"):
         rows_of(schemas, columns, frame + b"{}", frame + b'{"n":"x"}', form="json-schema")
+
+
+def test_records_without_an_index_leave_the_others_as_they_are() -> None:
+    own = schema(message(field("n", 1, F.TYPE_INT32)))
+    columns = pa.schema([("n", pa.int32())])
+    frame = b"\0\0\0\0\1"
+    values = [frame + b"\7"] * (PREFIXES_MAX + 5) + [frame + b"\0\x08\5"]
+    with pytest.raises(InvalidRecordError) as e:
+        rows_of(FixedSchemas({1: own}), columns, *values)
+    assert list(e.value.records) == list(range(PREFIXES_MAX + 5))
