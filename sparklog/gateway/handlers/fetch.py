@@ -308,31 +308,32 @@ async def _convert_with_schemas(
     outcomes: dict[_Partition, _Converted],
 ) -> None:
     """Convert the batches of `topics` into `outcomes`, and load the schemas that they need."""
-    await _convert_described(session, topics, fetched, outcomes)
+    schemas = session.gateway.schemas.of_request()
+    await _convert_described(session, topics, fetched, schemas, outcomes)
     for _ in range(LOADS_MAX):
         missing = {key: one for key, one in outcomes.items() if isinstance(one, SchemasNotLoadedError)}
         if not missing:
             return
         try:
-            await session.gateway.schemas.load(await session.broker(), SchemasNotLoadedError.of(missing.values()))
+            await schemas.load(await session.broker(), SchemasNotLoadedError.of(missing.values()))
         except SparklogError as e:
             outcomes |= dict.fromkeys(missing, without_frames(e))
             return
         for key in missing:
             del outcomes[key]
         some = {key: topics[key] for key in missing}
-        await _convert_described(session, some, fetched, outcomes)
+        await _convert_described(session, some, fetched, schemas, outcomes)
 
 
 async def _convert_described(
     session: Session,
     topics: dict[_Partition, TopicInfo],
     fetched: _Fetched,
+    schemas: Schemas,
     outcomes: dict[_Partition, _Converted],
 ) -> None:
     """Convert the batches of `topics` into `outcomes`. Waits for no answer of the broker."""
     conversions = session.gateway.conversions
-    schemas = session.gateway.schemas
     payload_bytes = sum(len(fetched.payloads[key]) for key in topics)
     limit = min(max(session.answer_bytes_max, payload_bytes), session.gateway.limits.fetch_bytes)
     room = limit - _size(outcomes)
