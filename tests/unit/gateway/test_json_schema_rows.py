@@ -75,7 +75,7 @@ def test_a_null_that_the_schema_names_stays(zone: Any) -> None:
     assert records(root, {"id": 1}) == ['{"id":1,"zone":null}']
 
 
-def test_a_required_null_stays_and_other_fields_are_left_out() -> None:
+def test_a_required_null_stays_and_undescribed_fields_are_omitted() -> None:
     assert records({"required": ["zone"]}, {"id": 1}) == ['{"id":1,"zone":null}']
     closed = {"properties": {"id": {}}, "additionalProperties": False}
     assert records(closed, FULL, {"zone": "a"}) == ['{"id":1}', "{}"]
