@@ -38,7 +38,7 @@ FOUND_IN = {
     "sparklog.client.producer.sequences:five_batches": ("producers", 1),
     "sparklog.client.producer.sequences:first_alone": ("refusals", 0),
     "sparklog.client.producer.sequences:drain_before_bump": ("producers", 3),
-    ANSWERS_FIRST: ("disks", 0),
+    ANSWERS_FIRST: ("disks", 12),
 }
 """In which kind of life the loss of a safeguard shows, and the first seed in which it does."""
 FOUND_ELSEWHERE = {
