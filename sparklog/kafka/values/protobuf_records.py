@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec.structs import replace
 
 from sparklog.errors import MessageTooLargeError, SchemaMismatchError
 from sparklog.format.map_keys import require_distinct_keys
@@ -95,6 +96,22 @@ def _newest(writer: ProtobufSchema, reader: ProtobufSchema | None, index: Index)
         return None
 
 
+def with_newest_names(field: MessageField, newest: MessageField) -> MessageField:
+    """Return a field with the names that the newest schema has for the values of its enums: consumers get these. A
+    value that it does not have is refused, because no consumer could read it."""
+    if field.kind != newest.kind:
+        return field
+    if field.kind == "enum":
+        return replace(field, names=newest.names)
+    if not field.fields:
+        return field
+    of_numbers = {one.number: one for one in newest.fields}
+    inner = tuple(
+        one if one.number not in of_numbers else with_newest_names(one, of_numbers[one.number]) for one in field.fields
+    )
+    return replace(field, fields=inner)
+
+
 def type_of_rows(schema: ProtobufSchema, columns: Collection[str] = ()) -> MessageType:
     """Return the message of a schema that rows are. `columns`: names of the topic's columns. Raises
     SchemaMismatchError, with the path, if a field has no column."""
@@ -121,6 +138,23 @@ def check_renamed(schema: ProtobufSchema, former: ProtobufSchema, columns: pa.Sc
                 f"field {field.name!r} has the number {field.number} of the column {name!r}, and a column keeps its name: "
                 "keep the name of the field, or use a new number"
             )
+    _check_enums(fields, types_of_messages(former, before).fields, "")
+
+
+def _check_enums(fields: tuple[MessageField, ...], former: tuple[MessageField, ...], path: str) -> None:
+    """Raise SchemaMismatchError if a value of an enum has lost its name, which is in the rows that are stored."""
+    earlier = {field.number: field for field in former}
+    for field in fields:
+        own = earlier.get(field.number)
+        if own is None or own.kind != field.kind:
+            continue
+        names = {name for _, name in field.names}
+        lost = next((f"{name!r} ({number})" for number, name in own.names if name not in names), None)
+        if lost is not None:
+            raise SchemaMismatchError(
+                f"field {path + field.name!r}: the enum has no value {lost} any more, which rows can have: keep the value"
+            )
+        _check_enums(field.fields, own.fields, f"{path}{field.name}.")
 
 
 # -- the index of the message
@@ -338,6 +372,8 @@ class _Plan:
         return [sources[target.name] for target in targets]
 
     def _source(self, field: MessageField, own: MessageField | None, target: Any, path: str) -> _Source:
+        if own is not None:
+            field = with_newest_names(field, own)
         inner: list[tuple[int, _Source | None]] = []
         element = target.value_type if field.is_list and pa.types.is_list(target) else target
         if field.kind == "message" and field.column != target and pa.types.is_struct(element):

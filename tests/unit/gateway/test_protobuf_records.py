@@ -250,3 +250,26 @@ def test_records_without_an_index_leave_the_others_as_they_are() -> None:
     with pytest.raises(InvalidRecordError) as e:
         rows_of(FixedSchemas({1: own}), columns, *values)
     assert list(e.value.records) == list(range(PREFIXES_MAX + 5))
+
+
+ENUMS = """
+syntax = "proto3";
+message M { E e = 1; repeated N n = 2; enum E { ZERO = 0; %s } message N { map<string, E> m = 1; } }
+"""
+
+
+def test_values_of_enums_have_the_names_of_the_newest_schema() -> None:
+    old, new, fewer = (parse_protobuf(ENUMS % names, {}) for names in ("A = 1; B = 2;", "A = 1; C = 2;", "A = 1;"))
+    columns = columns_of_schema(old)
+    record = b"\0\0\0\0\1\0\x08\2\x12\7\x0a\5\x0a\1k\x10\2"
+    rows = rows_of(FixedSchemas({1: old, 2: new}), columns, record).batch
+    assert rows.to_pylist() == [{"e": "C", "n": [{"m": [("k", "C")]}]}]
+    with pytest.raises(InvalidRecordError, match="field 'e': 2 is no value of the enum"):
+        rows_of(FixedSchemas({1: old, 2: fewer}), columns, record)
+    for later in (new, fewer):
+        with pytest.raises(SchemaMismatchError, match=r"field 'e': the enum has no value 'B' \(2\) any more"):
+            check_names(later, old, columns)
+    check_names(old, fewer, columns)
+    nested = parse_protobuf(ENUMS.replace("E e = 1; ", "") % "A = 1;", {})
+    with pytest.raises(SchemaMismatchError, match=r"field 'n\.m\.value': the enum has no value 'B'"):
+        check_names(nested, parse_protobuf(ENUMS.replace("E e = 1; ", "") % "B = 2;", {}), columns)
