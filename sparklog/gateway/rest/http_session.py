@@ -7,6 +7,7 @@ request on. Another `Authorization` in a later request opens another one.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import ssl
 import time
@@ -23,6 +24,8 @@ from sparklog.gateway.rest.service import Answer, SchemaService, error_answer
 from sparklog.kafka.schemas.errors import STORE_FAILED, UNAUTHORIZED, RegistryError
 from sparklog.protocol.gateway import OnBehalf
 from sparklog.security.listeners import Listener
+
+log = logging.getLogger(__name__)
 
 CONTENT_TYPE = b"application/vnd.schemaregistry.v1+json"
 TOKEN_HEADER = b"authorization"
@@ -96,7 +99,13 @@ class HttpSession:
             return False
         if not isinstance(request, h11.Request):
             return False
-        answer = await self._answer(request)
+        try:
+            answer = await self._answer(request)
+        except OSError:  # of the client's connection
+            raise
+        except Exception:
+            log.exception("%s: a request to the schema registry failed", self.peer_host)
+            answer = error_answer(RegistryError(STORE_FAILED, "the registry failed; the gateway's log has the reason"))
         is_last = self._http.their_state is not h11.DONE  # the rest of the body is not read
         await self._send(answer, is_last=is_last, has_body=request.method != b"HEAD")
         return not is_last and self._http.our_state is h11.DONE

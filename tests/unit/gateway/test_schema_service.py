@@ -143,6 +143,24 @@ class Client(SimpleNamespace):
         pass
 
 
+def serving(client: Client, service: SchemaService, connect: Any, protocol: SecurityProtocol) -> Any:
+    """Return the reader of a session's requests, and the task that serves them."""
+    reader, writer = asyncio.StreamReader(), cast(asyncio.StreamWriter, client)
+    gateway = cast(Gateway, SimpleNamespace(connect=connect))
+    listener = Listener("L", "127.0.0.1", 1, protocol)
+    session = HttpSession(gateway, service, listener, asyncio.Semaphore(), reader, writer)
+    return reader, asyncio.create_task(session.run())
+
+
+async def exchange(client: Client, reader: asyncio.StreamReader) -> bytes:
+    """Return the answer to a request for the subjects."""
+    client.sent = b""
+    reader.feed_data(b"GET /subjects HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer t\r\n\r\n")
+    while not client.sent:
+        await asyncio.sleep(0)
+    return bytes(client.sent)
+
+
 def test_a_session_at_the_broker_is_renewed_before_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = SimpleNamespace(s=1_000.0)
     monkeypatch.setattr(http_session, "time", SimpleNamespace(monotonic=lambda: now.s))
@@ -154,22 +172,35 @@ def test_a_session_at_the_broker_is_renewed_before_its_end(monkeypatch: pytest.M
             logs.append(SecureLog())
             return logs[-1]
 
-        reader, client, service = asyncio.StreamReader(), Client(), service_of()
-        gateway = cast(Gateway, SimpleNamespace(connect=connect))
-        listener = Listener("L", "127.0.0.1", 1, SecurityProtocol.SASL_SSL)
-        writer = cast(asyncio.StreamWriter, client)
-        session = HttpSession(gateway, service, listener, asyncio.Semaphore(), reader, writer)
-        serving = asyncio.create_task(session.run())
+        client, service = Client(), service_of()
+        reader, task = serving(client, service, connect, SecurityProtocol.SASL_SSL)
         for now.s, connections in ((1_000.0, 1), (1_089.0, 1), (1_091.0, 2), (1_180.0, 2), (1_182.0, 3)):
-            client.sent = b""
-            reader.feed_data(b"GET /subjects HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer t\r\n\r\n")
-            while not client.sent:
-                await asyncio.sleep(0)
-            assert client.sent.startswith(b"HTTP/1.1 200 ")
+            assert (await exchange(client, reader)).startswith(b"HTTP/1.1 200 ")
             assert (len(logs), [log.closed for log in logs].count(False)) == (connections, 1)
         reader.feed_eof()
-        await serving
+        await task
         assert all(log.closed for log in logs)
         service._log.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_defect_is_an_answer_and_a_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        log, client, service = SecureLog(), Client(), service_of()
+
+        async def connect(*_: object) -> SecureLog:
+            return log
+
+        reader, task = serving(client, service, connect, SecurityProtocol.PLAINTEXT)
+        log.errors = [ZeroDivisionError("a defect")]
+        answer = await exchange(client, reader)
+        assert answer.startswith(b"HTTP/1.1 500 ")
+        assert b"the gateway's log has the reason" in answer
+        assert (await exchange(client, reader)).startswith(b"HTTP/1.1 200 ")
+        reader.feed_eof()
+        await task
+        service._log.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    assert "ZeroDivisionError: a defect" in caplog.text
