@@ -95,7 +95,7 @@ def _options(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def _run(options: steps.Options) -> int:
-    from flights_demo import steps
+    from flights_demo import interrupts, steps
     from flights_demo.data import DataMissingError
     from flights_demo.jvm import JavaMissingError, JvmStartError
     from flights_demo.outages import OutageError
@@ -105,8 +105,10 @@ def _run(options: steps.Options) -> int:
     try:
         return steps.Demo(options).run()
     except (DataMissingError, JavaMissingError, JvmStartError, OutageError, QueryFailedError, steps.DemoBusyError) as e:
+        interrupts.check()  # the signal has ended a process that was starting
         return _cannot(str(e))
     except SparklogError as e:
+        interrupts.check()
         return _cannot(f"{type(e).__name__}: {e}")
 
 

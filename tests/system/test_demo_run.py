@@ -194,6 +194,29 @@ def test_two_demos_do_not_share_a_folder(tmp_path: Path, demos: list[subprocess.
     assert first.returncode == 130
 
 
+INTERRUPTED = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from flights_demo import __main__ as demo, steps
+from sparklog.errors import BrokerNotAvailableError
+class Interrupted:
+    def __init__(self, options): pass
+    def run(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        raise BrokerNotAvailableError("the broker has ended")
+steps.Demo = Interrupted
+sys.exit(demo.main([]))
+"""
+
+
+def test_an_error_after_ctrl_c_is_its_consequence() -> None:
+    """Ctrl-C reaches the processes that are starting, too, before they can handle it."""
+    command = [sys.executable, "-c", INTERRUPTED, str(DEMO.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (130, ""), done.stderr
+    assert done.stderr.startswith("interrupted")
+
+
 def test_bad_options_are_named(tmp_path: Path) -> None:
     for options in (["--rows", "0"], ["--rows", "many"], ["--no-such-option"]):
         done = subprocess.run([sys.executable, str(DEMO), *options], capture_output=True, text=True, timeout=60)
