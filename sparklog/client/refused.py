@@ -67,9 +67,7 @@ class _Waiting(NamedTuple):
     end: int
     """Log end of the partition."""
     offsets: np.ndarray
-    """Offsets of the records, ascending."""
-    copies: np.ndarray
-    """Offsets of the rows that repeat one of them."""
+    """Offsets of the records, ascending, without the rows that repeat one of them."""
 
     def position_after(self, offset: int) -> int:
         """Return the position at which the refused topic is done up to a record."""
@@ -138,7 +136,7 @@ class RefusedRecords:
         places = [np.concatenate([none, *(np.asarray(rows.column(i)) for _, rows in parts)]) for i in range(2)]
         repeated = offsets[rows_of_equal_places(places[0], places[1])]
         if not len(repeated):
-            return _Waiting(start, end, offsets, none)
+            return _Waiting(start, end, offsets)
         seen: set[bytes] = set()
         copies: list[int] = []
         for batch in self._batches(tp, start, end):
@@ -149,7 +147,7 @@ class RefusedRecords:
                 if digest in seen:
                     copies.append(offset)
                 seen.add(digest)
-        return _Waiting(start, end, offsets[~np.isin(offsets, copies)], np.array(copies, np.int64))
+        return _Waiting(start, end, offsets[~np.isin(offsets, copies)])
 
     def _records(self, tp: TopicPartition, waiting: _Waiting) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
         """Yield records, with their offsets in the refused topic."""

@@ -18,6 +18,7 @@ from uuid import UUID
 from sparklog.client.net.registry_reader import RegistryAnswer, missing_newest
 from sparklog.errors import SchemaMismatchError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.gateway.refusals import LINE_EVERY_S
 from sparklog.gateway.schemas.own_registry import Registry
 from sparklog.kafka.schemas.schema_types import Parsed
 from sparklog.kafka.values.schemas import SchemasNotLoadedError, value_subject
@@ -39,8 +40,6 @@ VAIN_LOADS_MAX = 3
 TOO_MANY_IDS = (
     "its schema was not looked up, because the request has too many ids that the registry does not have: send it again"
 )
-LINE_EVERY_S = 10.0
-"""Shortest time in s between two lines about a registry that does not answer."""
 FIELDS_LOGGED_MAX = 1_000
 
 

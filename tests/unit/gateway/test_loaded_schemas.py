@@ -10,8 +10,9 @@ import pytest
 
 from sparklog.errors import BrokerNotAvailableError, SchemaMismatchError
 from sparklog.gateway.backend.connection import BrokerConnection
+from sparklog.gateway.refusals import LINE_EVERY_S
 from sparklog.gateway.schemas import loaded_schemas
-from sparklog.gateway.schemas.loaded_schemas import LINE_EVERY_S, MISSING_S, NEWEST_S, VAIN_LOADS_MAX, LoadedSchemas
+from sparklog.gateway.schemas.loaded_schemas import MISSING_S, NEWEST_S, VAIN_LOADS_MAX, LoadedSchemas
 from sparklog.gateway.schemas.own_registry import OwnRegistry
 from sparklog.gateway.schemas.registry_log import RegistryLog
 from sparklog.gateway.schemas.state import StoredSchema, Version, schema_record, version_record
