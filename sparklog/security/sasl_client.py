@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Protocol
 
 from sparklog.errors import SaslAuthenticationFailedError
@@ -11,6 +12,11 @@ from sparklog.security.plain import plain_message
 from sparklog.security.sasl import OAUTHBEARER, PLAIN
 from sparklog.security.scram import ScramClient
 from sparklog.security.secrets import Secret
+
+STEPS_MAX = 8
+"""Largest number of messages of a client in one exchange."""
+RENEWED_AFTER = (0.85, 0.95)
+"""Bounds of the part of its lifetime after which a session is renewed (KIP-368)."""
 
 
 class SaslClient(Protocol):
@@ -33,6 +39,17 @@ def sasl_client(security: ClientSecurity, token: Secret | None = None) -> SaslCl
     if security.mechanism == OAUTHBEARER:
         return _OneMessage(bearer_message(token or Secret("")))
     return _Scram(security)
+
+
+def renewed_after_s(lifetime_ms: int, wait_s_max: float = 0.0) -> float:
+    """Return the age in s at which a session that ends after `lifetime_ms` is renewed.
+
+    It is a part of the lifetime that is drawn at random, so that many clients do not renew at the same time, and at
+    least `wait_s_max` before the end: the longest time for which a request waits on the session. Of sessions shorter
+    than twice this time it is half of the lifetime.
+    """
+    lifetime_s = lifetime_ms / 1000
+    return min(lifetime_s * random.uniform(*RENEWED_AFTER), max(lifetime_s - wait_s_max, lifetime_s / 2))
 
 
 class _OneMessage:

@@ -18,26 +18,16 @@ from sparklog.protocol.security_messages import (
 )
 from sparklog.security.client_security import ClientSecurity
 from sparklog.security.sasl import OAUTHBEARER
-from sparklog.security.sasl_client import SaslClient, sasl_client
+from sparklog.security.sasl_client import STEPS_MAX, SaslClient, renewed_after_s, sasl_client
 from sparklog.security.tls import RenewedContext, client_context, handshake_error
 from sparklog.security.token_source import token_source
 from sparklog_broker.cluster.peer_connection import KEPT_BYTES_MAX, PeerConnection, open_connection
 from sparklog_broker.network.receive_buffers import SharedBuffers
 
-STEPS_MAX = 8
-RENEWED_AFTER = 0.85
-"""Share of a session's lifetime after which the next request replaces its connection."""
 LONGEST_WAIT_S = 12.0
 """Time in s before the end of a session by which its connection must be replaced: a request for the controller's image
-waits for 10 s. Sessions shorter than twice this time are replaced after half of their lifetime. Such a request can then
-fail, and is repeated.
-"""
+waits for 10 s. In sessions shorter than twice this time such a request can fail, and is repeated."""
 TOKEN_TIMEOUT_S = 5.0
-
-
-def due_after_s(lifetime_s: float) -> float:
-    """Return the age, in s, at which a session is replaced, so that no request still waits when the session ends."""
-    return min(lifetime_s * RENEWED_AFTER, max(lifetime_s - LONGEST_WAIT_S, lifetime_s / 2))
 
 
 class SecureConnect:
@@ -125,7 +115,7 @@ class SecureConnect:
             reply, _ = await connection.ask(Api.SASL_AUTHENTICATE, step, SaslAuthenticateResponse)
             message = await loop.run_in_executor(self._threads, client.answer, reply.auth_bytes)
             if reply.session_lifetime_ms:
-                used_s = due_after_s(reply.session_lifetime_ms / 1000)
+                used_s = renewed_after_s(reply.session_lifetime_ms, LONGEST_WAIT_S)
                 self._due[connection] = began_s + used_s
                 loop.call_later(used_s, self.retire)  # before the other broker ends the session
         raise SaslAuthenticationFailedError("the other broker does not complete the authentication")

@@ -27,7 +27,7 @@ from sparklog.kafka.wire.errors import Kafka
 from sparklog.kafka.wire.exchange import SIZE_BYTES, KafkaExchange
 from sparklog.security.client_security import ClientSecurity
 from sparklog.security.sasl import OAUTHBEARER
-from sparklog.security.sasl_client import sasl_client
+from sparklog.security.sasl_client import STEPS_MAX, renewed_after_s, sasl_client
 from sparklog.security.tls import client_context, handshake_error
 from sparklog.security.token_source import token_source
 from sparklog.settings import MIB
@@ -39,9 +39,6 @@ RESPONSE_BYTES_MAX = 64 * MIB
 """Largest response without records."""
 HEAD_BYTES_MAX = 4 * MIB
 """Largest size of a fetch response beside its records."""
-SASL_STEPS_MAX = 8
-RENEWED_AFTER = 0.85
-"""Part of a SASL session's lifetime after which the connection is replaced."""
 
 
 class KafkaConnection:
@@ -154,7 +151,7 @@ class KafkaConnection:
                 f"{', '.join(repr(m)[:50] for m in chosen['mechanisms'][:20]) or 'none on this listener'}"
             )
         message: bytes | None = client.first()
-        for _ in range(SASL_STEPS_MAX):
+        for _ in range(STEPS_MAX):
             if message is None:
                 return
             answer = self.request("SaslAuthenticate", {"auth_bytes": message}, timeout_ms=deadline.left_ms())
@@ -163,6 +160,6 @@ class KafkaConnection:
                 raise SaslAuthenticationFailedError(f"{self._place} refuses the login: {text!r:.500}")
             lifetime_ms = answer.get("session_lifetime_ms", 0)
             if lifetime_ms > 0:
-                self._renew_at = begun + lifetime_ms / 1000 * RENEWED_AFTER
+                self._renew_at = begun + renewed_after_s(lifetime_ms)
             message = client.answer(answer["auth_bytes"])
         raise SaslAuthenticationFailedError(f"{self._place} does not complete the authentication")

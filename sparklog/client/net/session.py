@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from typing import Any, Protocol, TypeVar
 
@@ -18,14 +17,10 @@ from sparklog.protocol.security_messages import (
 )
 from sparklog.security.client_security import ClientSecurity
 from sparklog.security.sasl import OAUTHBEARER
-from sparklog.security.sasl_client import sasl_client
+from sparklog.security.sasl_client import STEPS_MAX, renewed_after_s, sasl_client
 from sparklog.security.token_source import token_source
 
 SASL_APIS = (Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE, Api.HANDSHAKE)
-RENEWED_AFTER = (0.85, 0.95)
-"""Bounds of the part of its lifetime after which a session is renewed. The part is drawn at random, so that many
-clients do not renew at the same time."""
-STEPS_MAX = 8
 
 M = TypeVar("M", bound=Message)
 
@@ -89,4 +84,4 @@ class Session:
             raise
         self.is_authenticated = True
         if lifetime_ms:
-            self._renew_at = begun + lifetime_ms / 1000 * random.uniform(*RENEWED_AFTER)
+            self._renew_at = begun + renewed_after_s(lifetime_ms)

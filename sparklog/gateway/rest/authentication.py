@@ -21,12 +21,11 @@ from sparklog.protocol.security_messages import (
 )
 from sparklog.security.client_security import ClientSecurity
 from sparklog.security.sasl import OAUTHBEARER
-from sparklog.security.sasl_client import SaslClient, sasl_client
+from sparklog.security.sasl_client import STEPS_MAX, SaslClient, sasl_client
 from sparklog.security.secrets import Secret
 
 HEADER_BYTES_MAX = 12 * 1024
 SCRAM = ("SCRAM-SHA-512", "SCRAM-SHA-256")
-MESSAGES_MAX = 4
 
 
 async def authenticate(broker: BrokerConnection, header: bytes) -> int:
@@ -68,7 +67,7 @@ async def _exchange(broker: BrokerConnection, mechanism: str, client: SaslClient
     """Exchange the messages of a mechanism, and return the lifetime of the session in ms."""
     await broker.ask(Api.SASL_HANDSHAKE, SaslHandshakeRequest(mechanism), SaslHandshakeResponse)
     message: bytes | None = client.first()
-    for _ in range(MESSAGES_MAX):
+    for _ in range(STEPS_MAX):
         answer = await broker.ask(
             Api.SASL_AUTHENTICATE, SaslAuthenticateRequest(message or b""), SaslAuthenticateResponse
         )

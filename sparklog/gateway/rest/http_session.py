@@ -24,6 +24,7 @@ from sparklog.gateway.rest.service import Answer, SchemaService, error_answer
 from sparklog.kafka.schemas.errors import STORE_FAILED, UNAUTHORIZED, RegistryError
 from sparklog.protocol.gateway import OnBehalf
 from sparklog.security.listeners import Listener
+from sparklog.security.sasl_client import renewed_after_s
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +36,6 @@ READ_BYTES = 64 * 1024
 IDLE_S = 60.0
 """Longest time in s until a request has arrived completely, or the next one begins."""
 WRITE_S = 30.0
-RENEWED_AFTER = 0.9
-"""Share of a session's lifetime after which the next request has a new session."""
 CLIENT_NAME = "schema-registry"
 
 
@@ -146,7 +145,7 @@ class HttpSession:
             broker.close()
             raise
         self._broker, self._authorization = broker, authorization
-        self._renewal_s = begun_s + lifetime_ms / 1000 * RENEWED_AFTER if lifetime_ms else math.inf
+        self._renewal_s = begun_s + renewed_after_s(lifetime_ms) if lifetime_ms else math.inf
         return broker
 
     # -- reading and writing

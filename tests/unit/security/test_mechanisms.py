@@ -25,7 +25,7 @@ from sparklog.security.oauthbearer import OAuthBearerServer, bearer_message
 from sparklog.security.plain import PlainServer, plain_message
 from sparklog.security.principals import user
 from sparklog.security.sasl import MECHANISMS, OAUTHBEARER, PLAIN, SCRAM_MECHANISMS, SCRAM_SHA_256, SaslServer
-from sparklog.security.sasl_client import sasl_client
+from sparklog.security.sasl_client import RENEWED_AFTER, renewed_after_s, sasl_client
 from sparklog.security.scram import ScramClient, ScramServer, UnknownUsers, make_credential
 from sparklog.security.secrets import Secret
 from tests.support.cases import for_each
@@ -259,3 +259,11 @@ def test_a_message_after_the_brokers_proof_is_refused(mechanism: str) -> None:
     assert client.answer(last) is None
     with pytest.raises(SaslAuthenticationFailedError, match="more messages"):
         client.answer(last)
+
+
+def test_a_session_is_renewed_early_enough_for_the_longest_wait() -> None:
+    earliest, latest = RENEWED_AFTER
+    assert all(earliest * 3_600 <= renewed_after_s(3_600_000, 12.0) <= latest * 3_600 for _ in range(100))
+    assert renewed_after_s(30_000, 12.0) == 18
+    assert renewed_after_s(2_000, 12.0) == 1
+    assert all(earliest * 2 <= renewed_after_s(2_000) <= latest * 2 for _ in range(100))

@@ -12,7 +12,6 @@ import pytest
 from sparklog_broker.cluster.broker_peers import BrokerPeers
 from sparklog_broker.cluster.peer_connection import PeerConnection, PlainConnect
 from sparklog_broker.cluster.peers import Peer
-from sparklog_broker.cluster.secure_connect import LONGEST_WAIT_S, RENEWED_AFTER, due_after_s
 
 from sparklog.errors import (
     BrokerNotAvailableError,
@@ -204,12 +203,6 @@ def test_a_cancelled_wait_for_a_turn_takes_no_other_request_along() -> None:
         assert await ask(peer) == 3
 
     asyncio.run(play([good, good], scene))
-
-
-def test_a_session_is_ended_early_enough_for_the_longest_wait() -> None:
-    assert due_after_s(2) == 1
-    assert due_after_s(30) == 30 - LONGEST_WAIT_S
-    assert due_after_s(3_600) == 3_600 * RENEWED_AFTER
 
 
 def test_a_broker_without_an_address_is_unreachable() -> None:
