@@ -9,11 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-log = logging.getLogger(__name__)
+from sparklog.gateway.limited_lines import REASON_CHARS_MAX, LimitedLines
 
-LINE_EVERY_S = 10.0
-"""Shortest time in s between two lines."""
-REASON_CHARS_MAX = 300
+log = logging.getLogger(__name__)
 
 
 class Refusals:
@@ -24,8 +22,8 @@ class Refusals:
         """Number of refused batches since the start of the gateway."""
         self.records = 0
         """Number of records that went to refused topics since then."""
-        self._lines = _Lines(clock_s, "batches were refused")
-        self._fetch_lines = _Lines(clock_s, "such answers were sent")
+        self._lines = LimitedLines(log, clock_s, "batches were refused")
+        self._fetch_lines = LimitedLines(log, clock_s, "such answers were sent")
 
     def note_batch(self, client: str, partition: str, reason: str) -> None:
         """Count a refused batch, and log it. `client`: address and client id of the producer; `partition`: topic and
@@ -45,24 +43,3 @@ class Refusals:
     def note_fetch(self, client: str, partition: str, reason: str) -> None:
         """Log that a consumer got an error in place of rows. Arguments are as for `note_batch`."""
         self._fetch_lines.write(f"{client}: the next rows of {partition} cannot be sent: {reason[:REASON_CHARS_MAX]}")
-
-
-class _Lines:
-    """Lines of the log, at most one in LINE_EVERY_S."""
-
-    def __init__(self, clock_s: Callable[[], float], more: str) -> None:
-        """`more`: words for the lines that were left out."""
-        self._clock_s = clock_s
-        self._more = more
-        self._next_line_s = clock_s()
-        self._unlogged = 0
-
-    def write(self, line: str) -> None:
-        """Write a line if LINE_EVERY_S have passed since the last one."""
-        now_s = self._clock_s()
-        if now_s < self._next_line_s:
-            self._unlogged += 1
-            return
-        more = f" ({self._unlogged} more {self._more} since the last such line)" if self._unlogged else ""
-        log.warning("%s%s", line, more)
-        self._next_line_s, self._unlogged = now_s + LINE_EVERY_S, 0

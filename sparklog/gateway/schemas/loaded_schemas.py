@@ -18,7 +18,7 @@ from uuid import UUID
 from sparklog.client.net.registry_reader import RegistryAnswer, missing_newest
 from sparklog.errors import SchemaMismatchError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
-from sparklog.gateway.refusals import LINE_EVERY_S
+from sparklog.gateway.limited_lines import REASON_CHARS_MAX, LimitedLines
 from sparklog.gateway.schemas.own_registry import Registry
 from sparklog.kafka.schemas.schema_types import Parsed
 from sparklog.kafka.values.schemas import SchemasNotLoadedError, value_subject
@@ -68,7 +68,7 @@ class LoadedSchemas:
         self._subjects: OrderedDict[str, _Newest] = OrderedDict()
         self._renewals: dict[str, asyncio.Task[None]] = {}
         """Look-ups of newest schemas of subjects, while the former ones are in use."""
-        self._next_line_s = 0.0
+        self._unread_lines = LimitedLines(log, clock_s, "look-ups failed")
         self._dropped: Counter[tuple[str, str]] = Counter()
         self.dropped = 0
         """Number of dropped fields of records since the start of the gateway."""
@@ -186,9 +186,10 @@ class LoadedSchemas:
         try:
             return await self._registry.read(broker, ids, subjects, self._schemas.keys(), guids)
         except SparklogError as e:
-            if self._clock_s() >= self._next_line_s:
-                self._next_line_s = self._clock_s() + LINE_EVERY_S
-                log.warning("schemas cannot be read: %.300s; records with schemas that are not in memory wait", e)
+            reason = str(e)[:REASON_CHARS_MAX]
+            self._unread_lines.write(
+                f"schemas cannot be read: {reason}; records with schemas that are not in memory wait"
+            )
             raise
 
     def _apply(self, answer: RegistryAnswer, unread: Set[int] = frozenset(), guids: Set[UUID] = frozenset()) -> None:

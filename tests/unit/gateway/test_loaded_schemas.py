@@ -10,7 +10,7 @@ import pytest
 
 from sparklog.errors import BrokerNotAvailableError, SchemaMismatchError
 from sparklog.gateway.backend.connection import BrokerConnection
-from sparklog.gateway.refusals import LINE_EVERY_S
+from sparklog.gateway.limited_lines import LINE_EVERY_S
 from sparklog.gateway.schemas import loaded_schemas
 from sparklog.gateway.schemas.loaded_schemas import MISSING_S, NEWEST_S, VAIN_LOADS_MAX, LoadedSchemas
 from sparklog.gateway.schemas.own_registry import OwnRegistry

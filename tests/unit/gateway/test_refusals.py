@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sparklog.gateway.refusals import LINE_EVERY_S, REASON_CHARS_MAX, Refusals
+from sparklog.gateway.limited_lines import LINE_EVERY_S, REASON_CHARS_MAX
+from sparklog.gateway.refusals import Refusals
 
 
 def test_refusals_are_counted_and_logged_at_a_limited_rate(caplog: pytest.LogCaptureFixture) -> None:
