@@ -53,6 +53,13 @@ def usage(*pids: int) -> Usage:
     return Usage(cpu_s, rss_bytes)
 
 
+def peak_memory_bytes(pid: int | str = "self") -> int:
+    """Return the largest resident memory of a process so far. `ru_maxrss` of a child begins with its parent's memory,
+    this begins with its own program."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="ascii", errors="replace")
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
 def run(command: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None) -> Finished:
     """Run `command` to its end. Raises MeasurementError with its last output if it fails or takes too long."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

@@ -10,7 +10,6 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +25,7 @@ from sparklog.kafka.records.batch_v2 import write_batch
 from sparklog.kafka.wire.codec import encoder
 from sparklog.kafka.wire.schema import REQUEST, Field, messages
 from sparklog.settings import MIB
+from tests.support.processes import peak_memory_bytes
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.nightly
@@ -65,8 +65,7 @@ def still_serves(kafka: LocalBroker) -> None:
 def gateway_peak_mib(kafka: LocalBroker) -> int:
     """The largest memory of the gateway's process so far."""
     pid = [line for line in kafka.log.splitlines() if "kafka-gateway started" in line][-1].split()[-1]
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) // 1024
+    return peak_memory_bytes(pid) // MIB
 
 
 def connected(kafka: LocalBroker) -> socket.socket:

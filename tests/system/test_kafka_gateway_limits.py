@@ -8,7 +8,6 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from sparklog.kafka.records.batch_v2 import write_batch
 from sparklog.kafka.wire.codec import ELEMENTS_MAX, encoder
 from sparklog.kafka.wire.schema import REQUEST, messages
 from sparklog.settings import MIB
+from tests.support.processes import peak_memory_bytes
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.nightly
@@ -41,15 +41,9 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
         yield local
 
 
-def gateway_process(kafka: LocalBroker) -> Path:
-    """Return the status of the gateway's process."""
-    pid = [line for line in kafka.log.splitlines() if "kafka-gateway started" in line][-1].split()[-1]
-    return Path(f"/proc/{pid}/status")
-
-
-def peak_mib(status: Path) -> int:
-    """Return the largest memory of a process so far."""
-    return int(status.read_text().split("VmHWM:")[1].split()[0]) // 1024
+def gateway_process(kafka: LocalBroker) -> str:
+    """Return the id of the gateway's process."""
+    return [line for line in kafka.log.splitlines() if "kafka-gateway started" in line][-1].split()[-1]
 
 
 def request_of(api: str, version: int, body: dict[str, Any]) -> bytes:
@@ -133,7 +127,8 @@ def test_a_client_that_reads_does_not_wait_for_clients_that_do_not(kafka: LocalB
             reader = stack.enter_context(Client(kafka))
             assert len(reader.ask(full_fetch())) > MIB - 10_000
             assert reader.ask(produce_of(b"x", "full"))
-    assert peak_mib(gateway_process(kafka)) <= PROCESS_MIB + (Limits().unread_bytes + Limits().conversion_bytes) // MIB
+    held = Limits().unread_bytes + Limits().conversion_bytes
+    assert peak_memory_bytes(gateway_process(kafka)) <= PROCESS_MIB * MIB + held
     assert "memory of answers" not in kafka.log, "less than half of the memory is taken, so no client is disconnected"
 
 
@@ -182,4 +177,4 @@ def test_the_memory_is_bounded_and_small_requests_are_answered_beside_hostile_cl
     limits = Limits()
     held = limits.memory_bytes + limits.list_bytes + limits.broker_answer_bytes + limits.group_bytes
     held += limits.unread_bytes + limits.conversion_bytes
-    assert peak_mib(process) <= PROCESS_MIB + held // MIB
+    assert peak_memory_bytes(process) <= PROCESS_MIB * MIB + held

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import resource
 import subprocess
 import sys
 import threading
@@ -24,6 +23,7 @@ from sparklog.client.local_zookeeper import has_java
 from sparklog.client.net.cluster import cluster
 from sparklog.mirror.worker.verify import verify_mirror
 from sparklog.mirror.worker.worker import MirrorWorker
+from sparklog.settings import MIB
 from sparklog.types import TopicPartition
 from tests.support.waiting import PATIENCE_S, START_S, until, until_reached
 
@@ -35,9 +35,10 @@ TIERED = {
     "file.delete.delay.ms": 0,
 }
 RUN_ONCE = """
-import resource, sys
+import sys
 from sparklog.mirror.worker.worker import MirrorWorker
-print(MirrorWorker(sys.argv[1]).run_once(["large"]), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+from tests.support.processes import peak_memory_bytes
+print(MirrorWorker(sys.argv[1]).run_once(["large"]), peak_memory_bytes())
 """
 BATCHES, BATCH_ROWS, PART = 24, 7, 200
 
@@ -163,12 +164,11 @@ def test_large_batches_and_many_columns_take_bounded_memory(
         for number in range(20):
             producer.send_batch("wide", pa.record_batch(columns), partition=number % 2)
     admin.create_mirror("large", source=url(source), topics="large,wide")
-    mine_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # a child begins with it
     run = subprocess.run(
         [sys.executable, "-c", RUN_ONCE, target.bootstrap_servers], capture_output=True, text=True, check=True
     )
-    errors, _, peak_kb = run.stdout.rpartition(" ")
-    assert errors == "{}" and int(peak_kb) < max(mine_kb, 320 << 10)
+    errors, _, peak_bytes = run.stdout.rpartition(" ")
+    assert (errors, int(peak_bytes) < 320 * MIB) == ("{}", True), run.stdout
     for topic in ("large", "wide"):
         assert stored(target, topic).equals(stored(source, topic)), topic
     report = verify_mirror(cluster(target.bootstrap_servers), "large")
