@@ -75,6 +75,11 @@ def test_the_table_has_the_differences(tmp_path: Path) -> None:
     assert page.read_text(encoding="utf-8") == f"before\n{table.BEGIN}\n{rendered}\n{table.END}\nafter\n"
 
 
+def test_each_difference_on_the_pages_has_its_reason() -> None:
+    for page in (table.PAGE, table.GATEWAY_PAGE):
+        assert "**not explained**" not in page.read_text(encoding="utf-8"), page.name
+
+
 def test_observations_are_kept_for_the_other_system(tmp_path: Path) -> None:
     ours, theirs = Observation("one", "rows", "sparklog", "1", "1"), Observation("one", "rows", "kafka", "2", "2")
     assert table.remember([ours], tmp_path, whole=True) == [ours]
