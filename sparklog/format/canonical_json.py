@@ -37,6 +37,7 @@ import pyarrow as pa
 
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.key_equality import canonical_numbers
+from sparklog.format.time_texts import time_texts
 
 _BYTES = pa.large_binary()
 _TEXT = pa.large_string()
@@ -227,11 +228,7 @@ def _timestamp(column: Any) -> Any:
 
 def _date_texts(days: np.ndarray) -> Any:
     if len(days) and (days.min() < _FIRST_DAY or days.max() > _LAST_DAY):
-        texts = np.datetime_as_string(days).tolist()
-        is_late = (days > _LAST_DAY).tolist()
-        return pa.array([f"+{text}" if late else text for text, late in zip(texts, is_late, strict=True)], _TEXT).cast(
-            _BYTES
-        )
+        return time_texts(pa.array(days.astype(np.int32), pa.int32()).view(pa.date32())).cast(_BYTES)
     months, years = days.astype("M8[M]"), days.astype("M8[Y]").astype(np.int64) + 1970
     out = np.empty((len(days), 10), np.uint8)
     out[:, 0:2], out[:, 2:4] = _PAIRS[years // 100], _PAIRS[years % 100]

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
 from sparklog.format.decoders import convert
@@ -59,8 +60,7 @@ def parse_times(texts: Any, t: Any) -> Any:
         return _normalized(texts, t).cast(t)
     near = _normalized(pc.if_else(is_far, None, texts), t).cast(t)
     far = pc.filter(texts, pc.fill_null(is_far, False)).to_pylist()
-    numbers = pa.array([_far_number(text, t) for text in far], near.view(_integer(t)).type)
-    return pc.replace_with_mask(near.view(_integer(t)), pc.fill_null(is_far, False), numbers).view(t)
+    return pc.replace_with_mask(near.view(_integer(t)), pc.fill_null(is_far, False), _far_numbers(far, t)).view(t)
 
 
 def _normalized(texts: Any, t: Any) -> Any:
@@ -82,19 +82,22 @@ def _integer(t: Any) -> Any:
     return pa.int32() if pa.types.is_date(t) else pa.int64()
 
 
-def _far_number(text: str, t: Any) -> int:
-    """Return the stored number of a text whose year has a sign."""
-    match = _FAR.fullmatch(text)
-    if match is None:
-        raise pa.ArrowInvalid(f"{text!r:.80} is no {t}")
-    cycles, year = divmod(int(match[1]), 400)
-    (number,) = parse_times(pa.array([f"{year + 400:04}{match[2]}"], pa.string()), t).view(_integer(t)).to_pylist()
-    days = (cycles - 1) * _DAYS_OF_400_YEARS
-    result: int = number + (days if pa.types.is_date(t) else days * _DAY_US)
-    bits = _integer(t).bit_width
-    if not -(1 << bits - 1) <= result < 1 << bits - 1:
-        raise pa.ArrowInvalid(f"{text!r:.80} is outside of the range of {t}")
-    return result
+def _far_numbers(texts: list[str], t: Any) -> Any:
+    """Return the stored numbers of texts whose years have a sign: those of the same days in another cycle of 400 years,
+    moved by the cycles between."""
+    matches = [_FAR.fullmatch(text) for text in texts]
+    if None in matches:
+        raise pa.ArrowInvalid(f"{texts[matches.index(None)]!r:.80} is no {t}")
+    parts = [(divmod(int(match[1]), 400), match[2]) for match in matches if match is not None]
+    shifted = pa.array([f"{year + 400:04}{rest}" for (_, year), rest in parts], pa.string())
+    unit = _DAYS_OF_400_YEARS * (1 if pa.types.is_date(t) else _DAY_US)
+    near = parse_times(shifted, t).view(_integer(t)).to_pylist()
+    numbers = [number + (cycles - 1) * unit for number, ((cycles, _), _) in zip(near, parts, strict=True)]
+    limit = 1 << _integer(t).bit_width - 1
+    for number, text in zip(numbers, texts, strict=True):
+        if not -limit <= number < limit:
+            raise pa.ArrowInvalid(f"{text!r:.80} is outside of the range of {t}")
+    return pa.array(numbers, _integer(t))
 
 
 def _parse_intervals(texts: Any, t: Any) -> Any:
@@ -152,8 +155,8 @@ def _texts(column: Any, is_far: Any, near_texts: Callable[[Any], Any]) -> Any:
     import pyarrow.compute as pc
 
     numbers, per_day = _numbers(column)
-    far = [_far_text(number, column.type, per_day) for number in pc.filter(numbers, is_far).to_pylist()]
-    return pc.replace_with_mask(near_texts(pc.if_else(is_far, None, column)), is_far, pa.array(far, pa.string()))
+    far = _far_texts(pc.filter(numbers, is_far), column.type, per_day)
+    return pc.replace_with_mask(near_texts(pc.if_else(is_far, None, column)), is_far, far)
 
 
 def _near_texts(column: Any) -> Any:
@@ -168,9 +171,11 @@ def _near_texts(column: Any) -> Any:
     return pc.binary_join_element_wise(texts, "Z", "") if t.tz else texts
 
 
-def _far_text(number: int, t: Any, per_day: int) -> str:
-    cycles, rest = divmod(number - _YEAR_0 * per_day, _DAYS_OF_400_YEARS * per_day)
+def _far_texts(numbers: Any, t: Any, per_day: int) -> Any:
+    """Return the texts of numbers of days or microseconds with years outside of 0000 to 9999: those of the same day in
+    another cycle of 400 years, with their own years."""
+    cycles, rest = np.divmod(numbers.to_numpy(), _DAYS_OF_400_YEARS * per_day)
     stored = pa.date32() if pa.types.is_date(t) else pa.timestamp("us", tz=t.tz)
-    shifted = pa.array([rest + _YEAR_0 * per_day], pa.int64()).cast(_integer(t)).view(stored)
-    text = str(_near_texts(shifted)[0])
-    return f"{int(text[:4]) + 400 * cycles:+05}{text[4:]}"
+    texts = _near_texts(pa.array(rest).cast(_integer(t)).view(stored)).to_pylist()
+    years = (f"{int(text[:4]) + 400 * cycle:+05}" for text, cycle in zip(texts, cycles.tolist(), strict=True))
+    return pa.array([year + text[4:] for year, text in zip(years, texts, strict=True)], pa.string())

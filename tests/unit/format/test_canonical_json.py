@@ -251,3 +251,15 @@ def test_a_key_of_text_keeps_the_partition_that_it_has_without_the_setting() -> 
     forms = [info(LONG_AND_TEXT, 97, ("zone",), **more) for more in ({}, {"kafka_key_format": "text"})]
     without, text = (partitions_of_rows([column], topic).tolist() for topic in forms)
     assert without == text
+
+
+@for_each(
+    "date", ["-0001-12-31", "-0044-03-15", "-0999-01-01", "-1000-01-01", "-10000-01-01", "0000-01-01", "+10000-01-01"]
+)
+def test_years_have_a_sign_and_four_digits(date: str) -> None:
+    """As java.time writes them: `LocalDate.parse` refuses fewer digits."""
+    days = int(np.datetime64(date.removeprefix("+"), "D").astype(np.int64))
+    assert (
+        canonical_keys([int_array([days, 0], pa.int32(), pa.date32())], ["k"])[0].as_py()
+        == f'{{"k":"{date}"}}'.encode()
+    )
