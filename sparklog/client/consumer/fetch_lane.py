@@ -43,7 +43,8 @@ from sparklog.types import READ_COMMITTED, TopicPartition
 _log = logging.getLogger(__name__)
 
 PIECE_BYTES = 1024 * 1024
-"""Memory of the batches that are decoded and handed to poll together."""
+"""Memory that decoding takes beside an answer before the batches are handed to poll. Batches that stay in the answer's
+memory are handed over together: each wake-up of poll costs more than they do."""
 BACKOFF_S, BACKOFF_S_MAX = 0.05, 1.0
 REPLICA_SHUN_S = 30.0
 """Time in s for which only the leader serves a partition after another replica has failed to serve it."""
@@ -452,7 +453,7 @@ class FetchLane:
             return
         end, epoch = part.end_offset, part.end_epoch
         batches: list[ConsumedBatch] = []
-        size_bytes = 0
+        size_bytes = decoded_bytes = 0
         decoded = part.decode(check_crcs=self._config.check_crcs)
         while True:
             try:
@@ -465,9 +466,10 @@ class FetchLane:
                 return
             batches.append(batch)
             size_bytes += batch.memory_bytes
-            if size_bytes >= PIECE_BYTES:
+            decoded_bytes += batch.decoded_bytes
+            if decoded_bytes >= PIECE_BYTES:
                 self._deliver(part, batches, size_bytes)
-                batches, size_bytes = [], 0
+                batches, size_bytes, decoded_bytes = [], 0, 0
                 if not self.turn.poll_receives and not self._shared.wait_for_room(position):
                     return
 

@@ -128,6 +128,11 @@ class ConsumedBatch:
         rows_bytes = max(self._data.get_total_buffer_size(), self._header.size_bytes)
         return int(rows_bytes) + self._projection.objects_bytes
 
+    @property
+    def decoded_bytes(self) -> int:
+        """Memory in bytes that decoding has taken beside the stored form."""
+        return self.memory_bytes - self._header.size_bytes
+
     def small_rows(self) -> SmallRows | None:
         """Return the rows without Arrow.
 
