@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,12 @@ from pyspark_sparklog.compatibility import READERS_RECEIVE_THEIR_START, STREAMS_
 from sparklog.errors import InvalidRequestError
 from sparklog.testing import KitBroker, Stream
 from sparklog.testing._plugin import broker, produce, rows, sparklog_broker, stream, topic
-from tests.support.cases import for_each
 
 __all__ = ["broker", "produce", "rows", "sparklog_broker", "stream", "topic"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "testing-streaming-jobs.md").read_text(encoding="utf-8")
-CONNECT_TIMEOUT_S = 1_800
+EXAMPLES_TIMEOUT_S = 1_800
 EXAMPLES = re.findall(r"<!-- test: spark -->\n```python\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -37,38 +34,17 @@ def test_settings_of_the_conftest(spark):
 """
 
 
-def functions_of(example: str) -> dict[str, Callable[..., None]]:
-    scope: dict[str, Any] = {}
-    exec(example, scope)
-    return {name: value for name, value in scope.items() if name.startswith("test_")}
-
-
 NEEDS_NEWER_SPARK = {
-    "test_each_order_is_paid_once": (STREAMS_CAN_BE_WRITTEN, "needs PySpark 4.1"),
-    "test_coffee_replaces_tea": (hasattr(DataStreamReader, "name"), "has no named sources, 4.2 has"),
+    "test_each_order_is_paid_once": STREAMS_CAN_BE_WRITTEN,
+    "test_coffee_replaces_tea": hasattr(DataStreamReader, "name"),
 }
-"""Examples of the page that not every version of Spark can run, with the text of the refusal."""
-
-
-CASES = [(name, number) for number, example in enumerate(EXAMPLES) for name in functions_of(example)]
+"""Examples of the page that not every version of Spark can run, and whether this one can."""
 
 
 @pytest.fixture(autouse=True)
 def fresh_broker(sparklog_broker: KitBroker) -> Iterator[None]:
     """End the topics of each test, as the plugin does it in the projects of users."""
     yield
-    sparklog_broker.reset()
-
-
-@pytest.mark.nightly
-@for_each("name, number", CASES)
-def test_the_examples_of_the_page(
-    name: str, number: int, request: pytest.FixtureRequest, sparklog_broker: KitBroker
-) -> None:
-    function = functions_of(EXAMPLES[number])[name]
-    is_offered, refusal = NEEDS_NEWER_SPARK.get(name, (True, ""))
-    with nullcontext() if is_offered else pytest.raises(Exception, match=refusal):
-        function(*(request.getfixturevalue(parameter) for parameter in inspect.signature(function).parameters))
     sparklog_broker.reset()
 
 
@@ -102,23 +78,28 @@ def test_a_query_step_by_step(stream: Stream, topic: Any, rows: Any) -> None:
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(CONNECT_TIMEOUT_S)
-def test_the_examples_with_spark_connect(tmp_path: Path) -> None:
-    """Two test processes have a server each, which they start themselves. The servers' processes find the broker of
-    their test process, and not that of an older variable."""
-    pytest.importorskip("grpc", reason="needs pip install 'sparklog[connect]'")
+@pytest.mark.timeout(EXAMPLES_TIMEOUT_S)
+@pytest.mark.parametrize("kind", ["classic", "connect"])
+def test_the_examples_of_the_page(kind: str, tmp_path: Path) -> None:
+    """They run in a project of their own. With Connect two test processes have a server each, which they start
+    themselves; the servers' processes find the broker of their test process, and not that of an older variable."""
+    more: dict[str, str] = {}
+    options = ["-p", "no:sparklog", "-p", "sparklog.testing._plugin", "-p", "no:cacheprovider"]
+    if kind == "connect":
+        pytest.importorskip("grpc", reason="needs pip install 'sparklog[connect]'")
+        options += ["-n", "2"]
+        more = {"SPARK_REMOTE": "local[2]", "SPARKLOG_BOOTSTRAP_SERVERS": "127.0.0.1:1"}
     for number, example in enumerate(EXAMPLES):
         (tmp_path / f"test_{number}.py").write_text(example, encoding="utf-8")
     (settings,) = re.findall(r"<!-- test: conftest -->\n```python\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "conftest.py").write_text(settings, encoding="utf-8")
     (tmp_path / "test_settings.py").write_text(SETTINGS, encoding="utf-8")
-    refused = [f"not {name}" for name, (is_offered, _) in NEEDS_NEWER_SPARK.items() if not is_offered]
+    refused = [f"not {name}" for name, is_offered in NEEDS_NEWER_SPARK.items() if not is_offered]
     paths = f"{ROOT}:{ROOT / 'broker_daemon'}:{ROOT / 'datasource'}"
-    options = ("-p", "no:sparklog", "-p", "sparklog.testing._plugin", "-p", "no:cacheprovider", "-n", "2")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", *options, "-k", " and ".join(refused)],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths, "SPARK_REMOTE": "local[2]", "SPARKLOG_BOOTSTRAP_SERVERS": "127.0.0.1:1"},
-        capture_output=True, text=True, timeout=CONNECT_TIMEOUT_S, check=False,
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": paths} | more,
+        capture_output=True, text=True, timeout=EXAMPLES_TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
