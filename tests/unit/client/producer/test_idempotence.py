@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from sparklog.client.net.cluster import cluster
-from sparklog.client.net.retry import RetryPolicy
+from sparklog.client.net.retry import Retries, RetryPolicy
 from sparklog.client.producer.producer import Producer
 from sparklog.client.transactions import shared_transaction
 from sparklog.client.transactions.shared_transaction import (
@@ -291,7 +292,13 @@ def test_a_fencing_token_is_0_or_more(fake: FakeBroker, monkeypatch: pytest.Monk
         draw_fencing_token(cluster(fake.address))
 
 
-def test_a_call_that_fails_for_too_long_raises_its_last_error(fake: FakeBroker) -> None:
+def test_a_call_that_fails_for_too_long_raises_its_last_error(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake.hook = lambda api, message: ConcurrentTransactionsError.code if api is Api.INIT_PRODUCER_ID else None
+    pauses_s: list[float] = []
+    in_virtual_time = partial(Retries, sleep=pauses_s.append, clock=lambda: sum(pauses_s))
+    monkeypatch.setattr(shared_transaction, "Retries", in_virtual_time)
     with pytest.raises(ConcurrentTransactionsError):
-        draw_fencing_token(cluster(fake.address), RetryPolicy(timeout_ms=1000, backoff_ms=1))
+        draw_fencing_token(cluster(fake.address), RetryPolicy(timeout_ms=600_000, backoff_ms=60_000))
+    assert len(pauses_s) > 1 and 500 < sum(pauses_s) < 600
