@@ -84,7 +84,7 @@ class Broker:
         self.io = IoThreads(loop, environment.executors, config.num_io_threads)
         self.partitions = Partitions(config, storage, self.io)
         self.column_pruner = ColumnPruner()
-        self.appender = Appender(loop, self.io, storage.logs, self.partitions.produces)
+        self.appender = Appender(loop, self.io, storage.logs.directories, self.partitions.produces)
         self.background = Background(config, loop, environment, storage, self.partitions)
         self.security_records = SecurityRecords(storage.metadata.security, self._change_security)
         self.users = Users(environment.randomness.token_bytes(SECRET_BYTES), config.security.initial_users)

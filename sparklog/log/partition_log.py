@@ -82,9 +82,10 @@ class PartitionLog:
         three offsets are those of the last checkpoint (0 without one). `inflated`: budget for the memory of
         decompressed batches, which the broker's logs share. `expiry_clock`: the clock that measures the records' ages;
         None: `clock`. `remote`: access to the object store. `newest_schema_id`: schema id of a marker if the log has no
-        segment. `made`: the partition's directory was created before, so its loss is an error. `same_boot`: the machine
-        has not restarted since the last write to the log, so no written data can be missing. `checkpointed`: the last
-        checkpoint names the log. `safeguards`: for tests. Raises LogCorruptError, StorageError, StorageFullError.
+        segment. `was_created`: the partition's directory was created before, so its loss is an error. `same_boot`: the
+        machine has not restarted since the last write to the log, so no written data can be missing. `checkpointed`:
+        the last checkpoint names the log. `safeguards`: for tests. Raises LogCorruptError, StorageError,
+        StorageFullError.
         """
         state = open_state(
             directory,

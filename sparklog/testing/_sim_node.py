@@ -224,7 +224,10 @@ class Node:
         if boot_id == self._sound_since_boot:
             raise AssertionError(f"{self.host}: {damaged[0].key} is damaged without a power cut: {damaged[0].error}")
         work = [
-            (broker.storage.logs.location_of(p.key)[0] / str(p.key), broker.partitions.topics[p.key.topic].schemas)
+            (
+                broker.storage.logs.table.location_of(p.key)[0] / str(p.key),
+                broker.partitions.topics[p.key.topic].schemas,
+            )
             for p in damaged
         ]
         self.kill()

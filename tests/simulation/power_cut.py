@@ -23,7 +23,8 @@ from typing import Any
 from sparklog.errors import LogCorruptError
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.housekeeping.cleaner import compact_log, due_for_compaction
-from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.log_opener import PartitionSpec
 from sparklog.log.housekeeping.retention_run import run_retention
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
@@ -140,19 +141,19 @@ class Machine:
             owner = LogOwner("events", "0" * 32, i, "timestamp", ("key",), ("value",))
             specs.append(PartitionSpec(owner, config, SCHEMAS.__getitem__))
         self.manager.load("cluster", specs)
-        for tp, error in self.manager.offline.items():
+        for tp, error in self.manager.table.offline.items():
             if not isinstance(error, LogCorruptError):
                 raise error
             report = repair(DATA / str(tp), self.files, dry_run=False, schema_of=SCHEMAS.__getitem__)
             self.repairs += 1
             self.say(f"{tp}: {error}; {report}")
             assert report.changed, error
-        if self.manager.offline:
+        if self.manager.table.offline:
             self.files.kill()
             self.start()
 
     def log(self, i: int) -> PartitionLog:
-        log = self.manager.get(TopicPartition("events", i))
+        log = self.manager.table.get(TopicPartition("events", i))
         log.raise_high_watermark(log.log_end_offset)
         return log
 
@@ -188,7 +189,7 @@ class Machine:
 
     def checkpoint(self, _i: int, _rng: random.Random) -> None:
         starts = [model.start for model in self.models]
-        self.manager.checkpoint()
+        self.manager.checkpoints.write()
         for model, start in zip(self.models, starts, strict=True):
             model.durable_start = start
 
@@ -209,7 +210,7 @@ class Machine:
         model = self.models[i]
         model.start = rng.randint(model.start, len(model.records))
         self.log(i).retention.delete_records(model.start)
-        self.manager.checkpoint()
+        self.manager.checkpoints.write()
         model.durable_start, model.flushed = model.start, max(model.flushed, model.start)
         self.log(i).retention.drop_below_log_start()
         self.log(i).retention.remove_dropped()
@@ -221,7 +222,7 @@ class Machine:
         def checkpoint() -> None:
             nonlocal raised
             raised, model.start = True, log.log_start_offset
-            self.manager.checkpoint()
+            self.manager.checkpoints.write()
             model.durable_start, model.flushed = model.start, max(model.flushed, model.start)
 
         run_retention({log.owner.topic_partition: log}, checkpoint)

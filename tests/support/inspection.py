@@ -9,7 +9,8 @@ from pathlib import Path
 
 from sparklog.environment.files import RealFiles
 from sparklog.format.segment import decode_seal
-from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.log_opener import PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.tools.verify import verify
 from sparklog.types import TopicPartition
@@ -34,14 +35,14 @@ class QuickFiles(RealFiles):
 def started(data_dir: Path) -> LogManager:
     manager = LogManager(data_dir, files=QuickFiles())
     manager.load("c1", specs())
-    for log in manager.logs.values():
+    for log in manager.table.logs.values():
         log.raise_high_watermark(log.log_end_offset)
     return manager
 
 
 def fill(manager: LogManager, count: int = 30) -> None:
     for i in range(count):
-        for log in manager.logs.values():
+        for log in manager.table.logs.values():
             append(log, batch([100 * ((i * 7) % 13), 100 * i], value=b"x" * 700))
 
 

@@ -18,7 +18,7 @@ TPS = [s.owner.topic_partition for s in FOUR]
 def started(root: Path, names: str = "ab", specs: list[object] | None = None, **more: Any) -> LogManager:
     manager = LogManager(root / "data", log_dirs=[root / n for n in names], **more)
     manager.load("c1", FOUR if specs is None else specs)  # type: ignore[arg-type]
-    for log in manager.logs.values():
+    for log in manager.table.logs.values():
         log.raise_high_watermark(log.log_end_offset)
     return manager
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.log_opener import PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.types import TopicPartition
 from tests.support.logs import SCHEMAS, LimitedFiles
@@ -20,7 +21,7 @@ def spec(topic: str = "events", partition: int = 0, topic_id: str | None = None)
 def started(data_dir: Path, *specs: PartitionSpec, files: LimitedFiles | None = None) -> LogManager:
     manager = LogManager(data_dir, files=files)
     manager.load("c1", specs or [spec(), spec(partition=1)])
-    for log in manager.logs.values():
+    for log in manager.table.logs.values():
         log.raise_high_watermark(log.log_end_offset)
     return manager
 

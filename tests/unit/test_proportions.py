@@ -25,7 +25,6 @@ LONG_FILES = {
     "sparklog/errors.py": "one table: an exception class per error code",
     "sparklog/kafka/wire/requests.py": "generated: the type of each request",
     "sparklog/kafka/wire/responses.py": "generated: the type of each response",
-    "sparklog/log/housekeeping/log_manager.py": "to be split",
     "sparklog/query/session.py": "to be split",
 }
 LONG_FUNCTIONS = {
@@ -39,7 +38,6 @@ LONG_FUNCTIONS = {
 LARGE_CLASSES = {
     "sparklog/client/admin/admin.py::Admin": "one public method for each administrative operation",
     "sparklog/client/consumer/consumer.py::Consumer": "the public methods are those of Kafka's consumer",
-    "sparklog/log/housekeeping/log_manager.py::LogManager": "to be split",
     "sparklog/log/partition_log.py::PartitionLog": "to be split",
 }
 LATE_ATTRIBUTES = {

@@ -31,7 +31,7 @@ class Background:
         """Runs flushes and retention, so that no segment is removed during a flush."""
         self.flushing = Flushing(config, loop, self._thread, storage, partitions)
         self.retention = Retention(config, loop, self._thread, storage.logs, partitions)
-        self.cleaner = Cleaner(config, loop, environment, storage.logs, partitions.all_have_committed)
+        self.cleaner = Cleaner(config, loop, environment, storage.logs.table, partitions.all_have_committed)
         self.tierer = Tierer(config, loop, environment, storage.logs, storage.remote.store, partitions.leading_epoch)
         self._watch = DirectoryWatch(loop, environment, storage, partitions)
 

@@ -20,7 +20,7 @@ from sparklog.environment import Environment
 from sparklog.errors import SparklogError
 from sparklog.log.compaction.offset_map import OffsetMap
 from sparklog.log.housekeeping.cleaner import CompactionResult, DueLog, compact_log, due_for_compaction
-from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.log_table import LogTable
 from sparklog.log.model.compaction_policy import dirtiest_first, retry_after_ms
 from sparklog.log.partition_log import PartitionLog
 from sparklog.types import TopicPartition
@@ -76,12 +76,12 @@ class Cleaner:
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
         environment: Environment,
-        logs: LogManager,
+        table: LogTable,
         deletions_may_go: Callable[[TopicPartition], bool] | None = None,
     ) -> None:
         """`deletions_may_go`: returns True if every replica of a partition has the committed records. Only then
         tombstones are removed. Called by the threads. None if each partition has one replica."""
-        self._logs = logs
+        self._table = table
         self._deletions_may_go = deletions_may_go if deletions_may_go is not None else lambda tp: True
         self._buffer_bytes = config.log_cleaner_dedupe_buffer_bytes // config.log_cleaner_threads
         self._config = config
@@ -170,7 +170,7 @@ class Cleaner:
 
     def _take_dirtiest(self, failed: list[tuple[TopicPartition, PartitionLog, SparklogError]]) -> DueLog | None:
         with self._lock:
-            logs = self._logs.logs
+            logs = self._table.logs
             self._trouble = {key: t for key, t in self._trouble.items() if logs.get(key) is t.log}
             self._count_failing()
             due_logs: dict[TopicPartition, DueLog] = {}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sparklog.environment import Environment
 from sparklog.errors import StorageError
-from sparklog.log.housekeeping.log_manager import DirectoryFailure
+from sparklog.log.housekeeping.directory_failures import DirectoryFailure
 from sparklog_broker.background.periodic import Periodic, Rounds
 from sparklog_broker.partitions.partitions import Partitions
 from sparklog_broker.partitions.storage import Storage
@@ -51,7 +51,7 @@ class DirectoryWatch:
                 partial(self._look, path),
                 pause_s=lambda: POLL_INTERVAL_S,
             )
-            for path in logs.log_dirs
+            for path in [directory.path for directory in logs.directories.all]
             for name in [f"look-{path.name}"]
         ]
 
@@ -60,7 +60,7 @@ class DirectoryWatch:
         `on_offline` after partitions have gone offline.
         """
         self._on_all_failed, self._on_offline = on_all_failed, on_offline
-        self._logs.on_directory_failure = self._wake_up
+        self._logs.directories.on_failure = self._wake_up
         self._settling.start()
         for looker in self._lookers:
             looker.start()
@@ -73,8 +73,8 @@ class DirectoryWatch:
         """Check a log directory, on its thread. The thread of the first log directory also checks the data directory.
         Returns False."""
         try:
-            self._logs.look(path)
-            if path == self._logs.log_dirs[0]:
+            self._logs.failures.look(path)
+            if path == self._logs.directories.all[0].path:
                 self._logs.directories.look_at_data_dir()
         except StorageError as e:
             if not e.retriable:
@@ -84,14 +84,14 @@ class DirectoryWatch:
 
     async def stop(self) -> None:
         """Stop the checks. The thread of a hanging check is not waited for."""
-        self._logs.on_directory_failure = lambda: None
+        self._logs.directories.on_failure = lambda: None
         for looker in self._lookers:
             await looker.stop(0.0)
         await self._settling.stop()
 
     async def _settle(self) -> None:
-        if self._logs.has_unsettled_failures:
-            self._report(await self._storage.run(self._logs.settle_failures))
+        if self._logs.failures.has_unsettled:
+            self._report(await self._storage.run(self._logs.failures.settle))
 
     def _report(self, failures: list[DirectoryFailure]) -> None:
         for failure in failures:
@@ -105,7 +105,7 @@ class DirectoryWatch:
         if failures:
             self._on_offline()
         failed = self._logs.directories.failed
-        if failures and len(failed) == len(self._logs.log_dirs):
+        if failures and len(failed) == len(self._logs.directories.all):
             self._on_all_failed(
                 f"all log directories have failed: {'; '.join(map(str, failed.values()))}; the broker stops"
             )

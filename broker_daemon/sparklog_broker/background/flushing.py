@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import Executor
+from typing import TypeVar
 
 from sparklog.histogram import Histogram
+from sparklog.log.housekeeping.flush_run import expire_producers, flush_due, flush_logs, recover_writes
 from sparklog.log.housekeeping.retention_run import remove_dropped
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
@@ -15,6 +18,8 @@ from sparklog_broker.partitions.storage import Storage
 FLUSH_TICK_S = 2.0
 """Longest interval, in s, of the check for rolled segments and logs with `flush.ms`."""
 FLUSH_TICK_S_MIN = 0.01
+
+T = TypeVar("T")
 
 
 class Flushing:
@@ -49,14 +54,18 @@ class Flushing:
         await self._all.stop()
         await self._due.stop()
 
+    def _in_thread(self, job: Callable[[], T]) -> asyncio.Future[T]:
+        """Run `job` on the thread for fsyncs."""
+        return self._loop.run_in_executor(self._thread, job)
+
     async def _flush_due(self) -> None:
         """Flush rolled segments, and logs whose `flush.ms` has passed. This runs more often than `_flush_all`, so that
         a start after a crash has little to scan. The remains of failed appends are removed first.
         """
         logs = self._storage.logs
-        await self._loop.run_in_executor(self._thread, logs.recover_writes)
-        if await self._loop.run_in_executor(self._thread, logs.flush_due):
-            await self._storage.run(logs.checkpoint)
+        await self._in_thread(lambda: recover_writes(logs.table.logs))
+        if await self._in_thread(lambda: flush_due(logs.table.logs)):
+            await self._storage.run(logs.checkpoints.write)
 
     def _tick_s(self) -> float:
         """Return the interval of the checks, in s: half of the shortest `flush.ms`, between FLUSH_TICK_S_MIN and
@@ -69,10 +78,11 @@ class Flushing:
         """Flush all logs, unlink deleted files, forget expired producers, and write the checkpoints."""
         logs = self._storage.logs
         began_s = self._loop.time()
-        await self._loop.run_in_executor(self._thread, logs.flush)
+        await self._in_thread(lambda: flush_logs(logs.table.logs))
         self.rounds.observe(self._loop.time() - began_s)
-        self.removed_segments += await self._loop.run_in_executor(self._thread, lambda: remove_dropped(logs.logs))
-        await self._loop.run_in_executor(self._thread, logs.expire_producers, self._config.producer_id_expiration_ms)
-        await self._storage.run(logs.checkpoint)
+        self.removed_segments += await self._in_thread(lambda: remove_dropped(logs.table.logs))
+        expiration_ms = self._config.producer_id_expiration_ms
+        await self._in_thread(lambda: expire_producers(logs.table.logs, logs.expiry_clock.now_ms(), expiration_ms))
+        await self._storage.run(logs.checkpoints.write)
         await self._storage.run(logs.save_expiry_clock)
-        await self._storage.run(logs.purge_deleted)
+        await self._storage.run(logs.removal.purge)

@@ -53,7 +53,7 @@ class Retention:
         clock = self._logs.expiry_clock
         if not isinstance(clock, ExpiryClock) or not clock.behind_ms:
             return
-        held = held_back(self._logs.logs)
+        held = held_back(self._logs.table.logs)
         log.warning(
             "the clock is %.1f h ahead of the time by which records grow old: %d segments of %d partitions (%d "
             "bytes) are kept for now, and are deleted within %.1f h if the clock stays",
@@ -62,7 +62,7 @@ class Retention:
 
     async def run(self) -> None:
         """Remove the segments that are too old or too many. Raises SparklogError."""
-        run = partial(run_retention, self._logs.logs, self._logs.checkpoint)
+        run = partial(run_retention, self._logs.table.logs, self._logs.checkpoints.write)
         result: RetentionResult = await self._loop.run_in_executor(self._thread, run)
         self.counters.runs += 1
         self.counters.raised += len(result.raised)

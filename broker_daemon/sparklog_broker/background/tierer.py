@@ -70,8 +70,8 @@ class Tierer:
         if self._rounds is not None:
             self._rounds.start()
             return
-        needed = [str(tp) for tp, partition_log in self._logs.logs.items() if partition_log.tier.state.copies]
-        needed += [path.name for _, path in self._logs.deleted_in_tier()]
+        needed = [str(tp) for tp, partition_log in self._logs.table.logs.items() if partition_log.tier.state.copies]
+        needed += [path.name for _, path in self._logs.directories.deleted_in_tier()]
         if needed:
             log.warning(
                 "%s: have segments in an object store, but remote.log.storage.url is not set", ", ".join(needed)
@@ -94,7 +94,7 @@ class Tierer:
         store, done = self._store, {}
         if store is None:
             return {}
-        for key, partition_log in self._logs.logs.items():
+        for key, partition_log in self._logs.table.logs.items():
             if partition_log.config.tiering.enabled or partition_log.tier.state.copies:
                 result = self._try(key, partition_log, lambda p=partition_log: self._tier(p, store))  # type: ignore[misc]
                 if result is not None:
@@ -102,7 +102,7 @@ class Tierer:
                     self.counters.copied += result.copied
                     self.counters.released += result.released
                     self.counters.deleted += result.deleted
-        for files, directory in self._logs.deleted_in_tier():
+        for files, directory in self._logs.directories.deleted_in_tier():
             self._try(directory, None, lambda f=files, d=directory: delete_all(f, d, store, self._check_stop))  # type: ignore[misc]
         return done
 

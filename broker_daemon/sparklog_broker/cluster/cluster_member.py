@@ -132,7 +132,7 @@ class ClusterMember:
             self.server,
             self._proposals,
             self.membership.registration,
-            LogStarts(loop, lambda: storage.run(storage.logs.checkpoint)),
+            LogStarts(loop, lambda: storage.run(storage.logs.checkpoints.write)),
             store.image,
             listener.on_leadership,
         )

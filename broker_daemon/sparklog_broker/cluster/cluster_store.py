@@ -142,7 +142,7 @@ class LocalStore:
         """Raise the leader epochs in metadata.db to those of the logs. A partition's epoch is lower in metadata.db if
         that file was restored from an older copy. Blocks. Raises StorageError, StorageFullError.
         """
-        epochs = {tp: partition_log.leader_epoch for tp, partition_log in logs.logs.items()}
+        epochs = {tp: partition_log.leader_epoch for tp, partition_log in logs.table.logs.items()}
         self.image = take_epochs(self.coordination, self.image, epochs)
 
     def record(

@@ -94,7 +94,7 @@ class FullDisks:
             self._replicas.follow_image(self._replicas.image)
 
     def _partitions_in(self, paths: set[Path]) -> frozenset[TopicPartition]:
-        return frozenset(self._storage.logs.partitions_in(paths)) if paths else frozenset()
+        return frozenset(self._storage.logs.table.partitions_in(paths)) if paths else frozenset()
 
     async def _report(self) -> None:
         full = self._partitions_in({path for path, room in self._rooms.items() if room.is_full})

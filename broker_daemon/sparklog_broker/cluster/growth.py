@@ -69,7 +69,7 @@ def grow(config: BrokerConfig, coordination: Coordination, environment: Environm
     if not files.exists(store_path):
         return False
     paths = [path.absolute() for path in config.log_dirs] or [config.data_dir]
-    directories = DirectorySet(config.data_dir, paths, files, config.broker_id, lambda: None)
+    directories = DirectorySet(config.data_dir, paths, files, config.broker_id)
     try:
         if directories.failed:
             raise AdoptionRefusedError(f"some log directories have failed: {directories.failed}")

@@ -25,7 +25,7 @@ from sparklog.environment.clock import MachineClock
 from sparklog.errors import NotLeaderError, SparklogError
 from sparklog.format.checkpoint import PartitionMeta
 from sparklog.log.directories.log_directory import DELETED_ENDING, REMOVED_ENDING, STRAY_ENDING
-from sparklog.log.housekeeping.log_manager import PartitionSpec
+from sparklog.log.housekeeping.log_opener import PartitionSpec
 from sparklog.metadata.store import Topic
 from sparklog.replication.cluster_image import ClusterImage, PartitionImage, TopicImage
 from sparklog.types import TopicPartition
@@ -108,7 +108,7 @@ class ReplicaPlaces:
             gone = NotLeaderError(f"partition {owner.topic_partition} has moved to other brokers; read the metadata")
             try:
                 ending = STRAY_ENDING if owner.topic_partition in newer else REMOVED_ENDING
-                await asyncio.shield(self._storage.run(partial(logs.remove_replica, owner, gone, ending)))
+                await asyncio.shield(self._storage.run(partial(logs.removal.remove_replica, owner, gone, ending)))
             except SparklogError as e:  # the next start removes it
                 log.error("the files of %s, which was moved to other brokers, stay: %s", owner.topic_partition, e)  # noqa: TRY400
         log.info("%d replicas have moved to other brokers", len(removed))
@@ -116,7 +116,7 @@ class ReplicaPlaces:
             log.error(
                 "%s: have records that are newer than the cluster's metadata; their files are put aside", sorted(newer)
             )
-        self._storage.run(logs.purge_deleted).add_done_callback(_log_failure)
+        self._storage.run(logs.removal.purge).add_done_callback(_log_failure)
 
     async def _make(self, added: list[Partition]) -> None:
         specs = list(self._specs(added))
@@ -126,7 +126,7 @@ class ReplicaPlaces:
         except SparklogError as e:
             log.error("creating %d replicas failed and will be retried: %s", len(added), e)  # noqa: TRY400 - it says it all
             self._retry_at_ms = self._now_ms() + RETRY_MS
-        open_logs = self._storage.logs.logs
+        open_logs = self._storage.logs.table.logs
         for partition in added:
             partition_log = open_logs.get(partition.key)
             if partition_log is not None:
@@ -149,14 +149,16 @@ class ReplicaPlaces:
         """Put the directories aside. Runs on the admin thread."""
         for spec in specs:
             owner = spec.owner
-            self._storage.logs.remove_replicas(_is_of(owner.topic_id), [owner.directory_name], ending=STRAY_ENDING)
+            self._storage.logs.removal.remove_replicas(
+                _is_of(owner.topic_id), [owner.directory_name], ending=STRAY_ENDING
+            )
 
     def _create(self, specs: list[PartitionSpec]) -> None:
         """Remove files of earlier assignments, and create the logs. Runs on the admin thread."""
         for spec in specs:
             owner = spec.owner
-            self._storage.logs.remove_replicas(_is_of(owner.topic_id), [owner.directory_name])
-        self._storage.logs.create_partitions(specs)
+            self._storage.logs.removal.remove_replicas(_is_of(owner.topic_id), [owner.directory_name])
+        self._storage.logs.creation.create_partitions(specs)
 
     def _clear(self, image: ClusterImage) -> None:
         """Remove replicas that left this broker while it was down, by the rules in the module's text. Records of topics
@@ -191,13 +193,15 @@ class ReplicaPlaces:
             return state is None or self._config.broker_id not in state.replicas
 
         try:
-            moved = logs.remove_replicas(is_elsewhere)
-            deleted = logs.remove_replicas(lambda owner, _: owner.topic_id in image.deleted, ending=DELETED_ENDING)
-            moved += logs.remove_replicas(is_unused)
-            absent = logs.remove_replicas(is_absent, ending=STRAY_ENDING)
+            moved = logs.removal.remove_replicas(is_elsewhere)
+            deleted = logs.removal.remove_replicas(
+                lambda owner, _: owner.topic_id in image.deleted, ending=DELETED_ENDING
+            )
+            moved += logs.removal.remove_replicas(is_unused)
+            absent = logs.removal.remove_replicas(is_absent, ending=STRAY_ENDING)
             if moved or deleted:
                 log.info("%d replicas were moved or deleted while this broker was down", moved + deleted)
-                logs.purge_deleted()
+                logs.removal.purge()
             if absent:
                 log.error("%d directories belong to no partition in the cluster's metadata; they are put aside", absent)
         except SparklogError as e:

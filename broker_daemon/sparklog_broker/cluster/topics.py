@@ -23,7 +23,7 @@ from sparklog.errors import (
     UnknownTopicOrPartitionError,
 )
 from sparklog.format.schema_evolution import SchemaChange
-from sparklog.log.housekeeping.log_manager import PartitionSpec
+from sparklog.log.housekeeping.log_opener import PartitionSpec
 from sparklog.log.model.retention_policy import POLICY_COMPACT
 from sparklog.log.model.tiering_policy import TIERING_SETTING
 from sparklog.log.partition_log import PartitionLog
@@ -293,7 +293,7 @@ class Topics:
             return
         specs = list(partition_specs(grown, self._config, first=first))
         try:
-            await asyncio.shield(self._storage.run(lambda: self._storage.logs.create_partitions(specs)))
+            await asyncio.shield(self._storage.run(lambda: self._storage.logs.creation.create_partitions(specs)))
         except SparklogError:
             await self._delete_directories(grown, first)
             raise
@@ -347,7 +347,7 @@ class Topics:
             )
         if POLICY_COMPACT not in str(configs.get("cleanup.policy")).split(","):
             return
-        if any(log.has_remote_segments for tp, log in self._storage.logs.logs.items() if tp.topic == name):
+        if any(log.has_remote_segments for tp, log in self._storage.logs.table.logs.items() if tp.topic == name):
             raise InvalidConfigError(
                 f"topic {name!r} has segments in the object store, which cannot be compacted: delete them first "
                 f"(retention, delete-records), or make a new topic"
@@ -477,7 +477,7 @@ class Topics:
         if is_deleted:
             await self._storage.run(lambda: self._storage.topic_directories.delete_files(topic))
             self._background.tierer.run_soon()
-            self._storage.run(self._storage.logs.purge_deleted).add_done_callback(_log_failure)
+            self._storage.run(self._storage.logs.removal.purge).add_done_callback(_log_failure)
             return
         log.error(
             "topic %s (id %s) is missing from the cluster's metadata, but no request deleted it: its files are put "
@@ -495,10 +495,10 @@ class Topics:
         for spec in specs:
             self._failed_partitions.pop(spec.owner.topic_partition, None)
         try:
-            await asyncio.shield(self._storage.run(lambda: logs.create_partitions(specs, take_back=take_back)))
+            await asyncio.shield(self._storage.run(lambda: logs.creation.create_partitions(specs, take_back=take_back)))
         except SparklogError as e:
             log.error("%d new partitions: %s", len(specs), e)  # noqa: TRY400 - its message says it all
-            open_logs = logs.logs
+            open_logs = logs.table.logs
             self._failed_partitions |= {tp: e for s in specs if (tp := s.owner.topic_partition) not in open_logs}
 
 

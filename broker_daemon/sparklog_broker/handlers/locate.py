@@ -46,7 +46,7 @@ async def locate_segments(
     # read before the search: all transactions below are decided, so the aborted ranges are complete
     high_watermark, stable_offset = log.high_watermark, partition.stable_offset
     committed = request.isolation == READ_COMMITTED
-    directory, directory_id = broker.storage.logs.location_of(TopicPartition(request.topic, request.partition))
+    directory, directory_id = broker.storage.logs.table.location_of(TopicPartition(request.topic, request.partition))
     end_offset = min(request.end_offset, stable_offset if committed else high_watermark)
     if committed:
         end_offset = log.end_with_few_aborted(aborted_ranges_max, request.start_offset, end_offset)

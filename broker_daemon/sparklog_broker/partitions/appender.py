@@ -19,7 +19,7 @@ from sparklog.errors import (
     StorageError,
     StorageFullError,
 )
-from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.directories.directory_set import DirectorySet
 from sparklog.log.model.log_config import AppendInfo
 from sparklog.log.partition_log import PartitionLog
 from sparklog_broker.counters.requests import RequestTimes
@@ -62,10 +62,12 @@ _Numbered = list[tuple[int, Write]]
 class Appender:
     """Runs all appends of the broker. Event-loop thread only."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, io: IoThreads, logs: LogManager, produces: Purgatory) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, io: IoThreads, directories: DirectorySet, produces: Purgatory
+    ) -> None:
         self._loop = loop
         self._io = io
-        self._logs = logs
+        self._directories = directories
         self._produces = produces
         self._inline_after = 0.0
 
@@ -161,7 +163,7 @@ class Appender:
         return (
             size_bytes <= INLINE_APPEND_BYTES // (1 if alone else INLINE_SEVERAL)
             and self._loop.time() >= self._inline_after
-            and self._logs.directories.look_age_s < INLINE_LOOK_AGE_S
+            and self._directories.look_age_s < INLINE_LOOK_AGE_S
             and not any(p.appends_pending or p.waits_for_disk for p in partitions)
         )
 

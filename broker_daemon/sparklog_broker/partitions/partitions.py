@@ -29,7 +29,7 @@ class Partitions:
         self.traffic = Traffic(config.metrics_topics_max)
         self.on_topics_changed: Callable[[], None] = lambda: None
         """Called after topics were added or removed, or the number of a topic's partitions has changed."""
-        self._logs = storage.logs
+        self._table = storage.logs.table
         self._io = io
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._schema_bytes: dict[str, list[tuple[int, bytes]]] = {}
@@ -100,7 +100,7 @@ class Partitions:
     def opened(self, topic: Topic, role_of: RoleOf, first: int = 0) -> Iterator[Partition]:
         """Yield a topic's partitions from number `first` on, with their logs. `add` or `grow` then serves them.
         `role_of`: creates the broker's role for a partition."""
-        open_logs, offline = self._logs.logs, self._logs.offline
+        open_logs, offline = self._table.logs, self._table.offline
         for number in range(first, topic.partitions):
             key = TopicPartition(topic.name, number)
             yield Partition(

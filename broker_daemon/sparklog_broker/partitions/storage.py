@@ -72,7 +72,7 @@ class Storage:
             ids.producer_ids_end(),
             block_ids=SMALL_BLOCK_IDS if metadata.is_sole else BLOCK_IDS,
         )
-        for partition_log in logs.logs.values():
+        for partition_log in logs.table.logs.values():
             for producer in partition_log.producers():
                 self.producer_ids.note_used(producer.producer_id)
         try:  # the broker must also start while the store is unavailable

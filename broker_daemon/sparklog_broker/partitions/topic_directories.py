@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from sparklog.environment.files import read_whole
 from sparklog.errors import SparklogError, UnknownTopicOrPartitionError
 from sparklog.format.topic_record import TOPIC_FILE, encode_topic
 from sparklog.log.directories.log_directory import STRAY_ENDING
-from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.log_opener import PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.rebuild import topic_record
@@ -31,7 +33,7 @@ class TopicDirectories:
         the next start writes again.
         """
         try:
-            self._logs.write_topic_record(TopicPartition(topic.name, 0), encode_topic(topic_record(topic)))
+            self._write_record(topic)
         except SparklogError as e:
             log.warning(
                 "topic %s: %s could not be written and stays unchanged until the next start: %s",
@@ -40,13 +42,24 @@ class TopicDirectories:
                 e,
             )
 
+    def _write_record(self, topic: Topic) -> None:
+        """Write topic.json (`format/topic_record.py`) beside the segments of partition 0, unless the file has that
+        content already. Does nothing if the partition is not open here. Raises StorageFullError, StorageError."""
+        first = self._logs.table.find(TopicPartition(topic.name, 0))
+        if first is None:
+            return
+        content = encode_topic(topic_record(topic))
+        path = first.directory / TOPIC_FILE
+        if read_whole(first.files, path) != content:
+            first.files.write_atomic(path, content)
+
     def delete_files(self, topic: Topic, first: int = 0) -> None:
         """Delete the files of the partitions from number `first` on, which the metadata store does not have (any more).
         Files that cannot be moved now are moved at the next start.
         """
         for number in range(first, topic.partitions):
             try:
-                self._logs.delete_partition(TopicPartition(topic.name, number))
+                self._logs.removal.delete_partition(TopicPartition(topic.name, number))
             except SparklogError as e:
                 log.error("the files of partition %s-%d cannot be deleted: %s", topic.name, number, e)  # noqa: TRY400
 
@@ -56,7 +69,7 @@ class TopicDirectories:
         for number in range(topic.partitions):
             owner = LogOwner(topic.name, topic.topic_id, number)
             try:
-                self._logs.remove_replica(owner, gone, STRAY_ENDING)
+                self._logs.removal.remove_replica(owner, gone, STRAY_ENDING)
             except SparklogError as e:
                 log.error("the files of %s could not be put aside: %s", owner.topic_partition, e)  # noqa: TRY400
 
@@ -76,7 +89,7 @@ class TopicDirectories:
         if all(isinstance(d, SparklogError) for d in done):
             return done
         try:
-            self._logs.checkpoint()
+            self._logs.checkpoints.write()
         except SparklogError as e:
             failed = type(e)(f"the records are deleted, but a restart may bring them back: {e}")
             return [d if isinstance(d, SparklogError) else failed for d in done]

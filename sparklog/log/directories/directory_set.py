@@ -26,19 +26,19 @@ class DirectorySet:
         paths: list[Path],
         files: FileSystem,
         broker_id: int,
-        on_failure: Callable[[], None],
     ) -> None:
         """Create the log directories `paths` and `data_dir` if they do not exist, and lock each of them. `data_dir` has
-        the metadata; it is a log directory only if `paths` names it. When a log directory fails, the thread that
-        notices the failure calls `on_failure`.
+        the metadata; it is a log directory only if `paths` names it.
 
         Raises DataDirLockedError, and StorageError if no log directory can be used, or if `data_dir` is not one of them
         and cannot be used.
         """
         self.data_dir = data_dir
         self.all: list[LogDirectory] = []
+        self.on_failure: Callable[[], None] = lambda: None
+        """Called when a log directory has failed, by the thread that notices the failure. It must not wait; it makes
+        another thread take the directory's partitions offline."""
         self._files = files
-        self._on_failure = on_failure
         self._lock: File | None = None
         self._take_locks(paths, broker_id)
 
@@ -54,7 +54,7 @@ class DirectorySet:
                         files=self._files,
                         broker_id=broker_id,
                         setting=setting,
-                        on_failure=lambda _: self._on_failure(),
+                        on_failure=lambda _: self.on_failure(),
                     )
                 )
             self.require_one()
@@ -115,7 +115,7 @@ class DirectorySet:
     def without_deleted(
         self, places: Mapping[str, list[LogDirectory]], deleted: Collection[str]
     ) -> dict[str, list[LogDirectory]]:
-        """Return `found` (from `with_partitions`) without the partition directories of the topics `deleted` (ids), and
+        """Return `places` (from `with_partitions`) without the partition directories of the topics `deleted` (ids), and
         move these aside; a crash has left them. The file in the directory names its topic: by now, a new topic can
         have the same name. Raises StorageError."""
         kept: dict[str, list[LogDirectory]] = {}
@@ -128,6 +128,11 @@ class DirectorySet:
                     logger.info("%s belongs to a deleted topic and is removed", directory.path / name)
                     directory.move_aside(name, DELETED_ENDING)
         return kept
+
+    def deleted_in_tier(self) -> list[tuple[FileSystem, Path]]:
+        """Return the directories of deleted partitions that still have objects in the object store, each with its file
+        system. Raises StorageError."""
+        return [(d.files, path) for d in self.live for path in d.deleted_in_tier()]
 
     def in_each(self, job: Callable[[LogDirectory], int | None]) -> list[int]:
         """Call `job` for every usable directory, and return its results (0 for None). An error of a directory that has

@@ -23,11 +23,11 @@ def place_of_registered(
     was_created: bool,
 ) -> LogDirectory:
     """Return the log directory that holds a partition of the metadata store. A partition whose directory was never
-    created (`made` is False) gets a place. `candidates`: the log directories with a directory of its name. `usable`
-    returns the usable ones of `directories`, the best place for a new partition first.
+    created (`was_created` is False) gets a place. `candidates`: the log directories with a directory of its name.
+    `usable` returns the usable ones of `directories`, the best place for a new partition first.
 
-    Raises LogCorruptError if the partition is in several log directories, or in none although `made` is True. Raises
-    StorageError if it can be in a log directory that has failed or is absent.
+    Raises LogCorruptError if the partition is in several log directories, or in none although `was_created` is True.
+    Raises StorageError if it can be in a log directory that has failed or is absent.
     """
     name = owner.directory_name
     if len(candidates) > 1:

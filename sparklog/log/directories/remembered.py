@@ -67,7 +67,7 @@ class RememberedDirectories:
 
     def remember(self, present: Mapping[str, Path], *, is_complete: bool) -> None:
         """Write the present directories into the file. The absent directories stay in the file, unless every partition
-        is in a present directory (`all_found`). A failure to write is only logged."""
+        is in a present directory (`is_complete`). A failure to write is only logged."""
         remembered = {} if is_complete else dict(self._absent_directories)
         remembered |= {i: str(path) for i, path in present.items()}
         if remembered == self._written:

@@ -170,7 +170,7 @@ def segment_files_missing(end: int, segment_count: int) -> str:
 def _identify(directory: Path, owner: LogOwner, files: FileSystem, *, was_created: bool) -> None:
     """Create the directory if it does not exist, and check the owner in its file PARTITION_FILE; write this file if it
     is missing. Raises LogCorruptError for another partition's directory. Raises it too if the directory is empty, but
-    was created with files before (`made`). After `sparklog log repair` the directory is not empty.
+    was created with files before (`was_created`). After `sparklog log repair` the directory is not empty.
     """
     expected = PartitionMeta(owner.topic, owner.topic_id, owner.partition)
     files.make_directory(directory)

@@ -24,7 +24,7 @@ class Dirty:
         """The broker's clock at the first append since the last flush; None: no append since."""
 
     def add(self, segment: LogSegment, *, is_new: bool = False) -> None:
-        """Add `segment`, which was written to, as the newest. `made`: its file is new."""
+        """Add `segment`, which was written to, as the newest. `is_new`: its file is new."""
         if not self.segments or self.segments[-1] is not segment:  # nearly always the last one
             self.discard([segment])
             self.segments.append(segment)

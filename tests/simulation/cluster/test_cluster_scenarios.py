@@ -102,7 +102,7 @@ def test_epochs_are_read_from_the_batches_when_their_file_is_gone(play: Play) ->
     play.acknowledged()
     before = play.log(3).epochs.entries
     assert len(before) == 2
-    place = play[3].broker.storage.logs.location_of(TP)[0] / str(TP)  # type: ignore[union-attr]
+    place = play[3].broker.storage.logs.table.location_of(TP)[0] / str(TP)  # type: ignore[union-attr]
     play[3].kill()
     play[3].machine.files.remove(place / LEADER_EPOCHS_FILE)
     play[3].start()

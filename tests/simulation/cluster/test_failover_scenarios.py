@@ -64,7 +64,7 @@ def test_a_leader_whose_disk_fails_removes_only_itself_from_the_isr(play_with_di
     leader = next(node for node in play.world.nodes if node is not controller)
     play.order(leader.id, *(node.id for node in play.world.nodes if node is not leader))
     end = play.acknowledged() + 3
-    disk = "/" + leader.broker.storage.logs.location_of(TP)[0].parts[1]  # type: ignore[union-attr]
+    disk = "/" + leader.broker.storage.logs.table.location_of(TP)[0].parts[1]  # type: ignore[union-attr]
     assert disk in DISKS
     links = [(leader.host, controller.host), (controller.host, leader.host)]
     for link in links:

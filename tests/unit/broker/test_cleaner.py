@@ -15,7 +15,7 @@ from sparklog_broker.config import BrokerConfig, make_config
 
 from sparklog.environment import real_environment
 from sparklog.environment.clock import SystemClock
-from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.log_table import LogTable
 from sparklog.log.model.compaction_policy import CLEANER_POINT_FILE, FAILURES_MAX
 from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
@@ -26,7 +26,7 @@ from tests.support.waiting import until
 
 
 class Logs:
-    """Stands for the log manager."""
+    """Stands for the table of logs."""
 
     def __init__(self, directory: Path, *topics: str) -> None:
         self.logs: dict[TopicPartition, PartitionLog] = {}
@@ -75,7 +75,7 @@ def cleaner_of(
     deletions_may_go: Callable[[TopicPartition], bool] | None = None,
 ) -> Cleaner:
     environment = real_environment()._replace(clock=clock)
-    return Cleaner(config, cast(asyncio.AbstractEventLoop, loop), environment, cast(LogManager, logs), deletions_may_go)
+    return Cleaner(config, cast(asyncio.AbstractEventLoop, loop), environment, cast(LogTable, logs), deletions_may_go)
 
 
 def fill(log: PartitionLog, rows: int = 2) -> None:

@@ -252,17 +252,17 @@ def test_a_slow_disk_sends_small_appends_to_the_threads(tmp_path: Path) -> None:
 
 def test_a_topic_whose_files_cannot_be_created_does_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(broker: Broker, context: RequestContext) -> None:
-        from sparklog.log.housekeeping.log_manager import LogManager
+        from sparklog.log.housekeeping.partition_creation import PartitionCreation
 
-        original = LogManager._create_in
+        original = PartitionCreation._create_in
 
-        def failing(self: LogManager, directory: Any, spec: Any) -> Any:
+        def failing(self: PartitionCreation, directory: Any, spec: Any) -> Any:
             if spec.owner.partition == 3:
                 raise StorageFullError("full")
             return original(self, directory, spec)
 
         with monkeypatch.context() as patch:
-            patch.setattr(LogManager, "_create_in", failing)
+            patch.setattr(PartitionCreation, "_create_in", failing)
             with pytest.raises(StorageFullError):
                 await broker.topics.create(TopicSpec("u", 5))
         assert "u" not in broker.partitions.topics

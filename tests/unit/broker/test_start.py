@@ -22,7 +22,8 @@ from sparklog_broker.partitions.topic_directories import TopicDirectories
 from sparklog.environment import real_environment
 from sparklog.errors import StorageUnavailableError
 from sparklog.log.directories.log_directory import LogDirectory
-from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.log_opener import PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.metadata.local_coordination import LocalCoordination
 from sparklog.metadata.store import TopicSpec
@@ -153,7 +154,7 @@ class AwayAtFirst:
 
 def test_a_broker_starts_without_a_new_producer_id() -> None:
     async def scene() -> int:
-        logs = SimpleNamespace(logs={}, remote=SimpleNamespace(store=None, cache=None))
+        logs = SimpleNamespace(table=SimpleNamespace(logs={}), remote=SimpleNamespace(store=None, cache=None))
         loop = asyncio.get_running_loop()
         ids: Any = AwayAtFirst()
         metadata = ClusterMetadata("c", {}, {}, ids, lambda topic, number: True)
@@ -182,13 +183,13 @@ def test_a_power_cut_after_a_deletion_leaves_a_log_that_begins_where_it_was_said
     for seed in range(40):
         files = SimFiles()
         manager = started(files)
-        log = manager.get(E0)
+        log = manager.table.get(E0)
         append(log, records(3))
         log.raise_high_watermark(3)
         assert TopicDirectories(manager).delete_records([(log, -1)]) == [3]
         assert log.durable_log_start_offset == 3
         files.power_cut(random.Random(seed))
         after = started(files)
-        assert not after.offline
-        assert after.get(E0).log_start_offset == 3
+        assert not after.table.offline
+        assert after.table.get(E0).log_start_offset == 3
         files.kill()

@@ -65,7 +65,7 @@ def run(tmp_path: Path, scenario: Scenario) -> None:
         tierer = Tierer(broker.config, loop, broker.environment, broker.storage.logs, store, lambda _: 0)
         try:
             await broker.topics.create(TopicSpec("t", 2, configs=CONFIGS))
-            for log in broker.storage.logs.logs.values():
+            for log in broker.storage.logs.table.logs.values():
                 log.tier.access = RemoteAccess(store, broker.storage.remote.cache)
             context = RequestContext(broker, ("127.0.0.1", 1), "127.0.0.1")
             await asyncio.wait_for(scenario(broker, context, tierer, store), 30)
@@ -194,13 +194,13 @@ def test_a_deleted_topic_is_deleted_in_the_store_when_that_is_back(tmp_path: Pat
         broker.background.tierer._store = None  # only the one here works
         await broker.topics.delete("t")
         tierer.run_once()
-        await broker.storage.run(broker.storage.logs.purge_deleted)
+        await broker.storage.run(broker.storage.logs.removal.purge)
         assert stored_names(store)
         assert [p.name for p in (tmp_path / "data").glob("t-0.*/*")] == ["remote-log.journal"]
         await broker.topics.create(TopicSpec("t", 1, configs=CONFIGS))
         store.fails = lambda what, key: False
         tierer.run_once()
-        await broker.storage.run(broker.storage.logs.purge_deleted)
+        await broker.storage.run(broker.storage.logs.removal.purge)
         assert stored_names(store) == []
         assert not list((tmp_path / "data").glob("t-0.*"))
 

@@ -90,7 +90,7 @@ def test_verify_prints_notes_by_option(run: Run, data_dir: Path) -> None:
 def test_verify_several_directories(run: Run, tmp_path: Path) -> None:
     manager = LogManager(tmp_path / "data", log_dirs=[tmp_path / "a", tmp_path / "b"], files=QuickFiles())
     manager.load("c1", specs())
-    append(manager.get(E0), records(3))
+    append(manager.table.get(E0), records(3))
     assert run("verify", tmp_path / "a", tmp_path / "b").stdout.startswith("checked 2 partitions, 1 segment, 3 records")
     manager.close()
     run("verify", tmp_path / "a", tmp_path / "b")
@@ -169,8 +169,8 @@ def test_repair_keeps_intact_batches_and_verify_agrees(run: Run, data_dir: Path)
     assert "offsets 4 to 5 are missing before this batch: a repair removed them" in result.stdout
     assert "nothing to repair" in run("repair", data_dir / "events-0").stdout
     manager = started(data_dir)
-    assert not manager.offline
-    assert manager.get(E0).log_end_offset == 40
+    assert not manager.table.offline
+    assert manager.table.get(E0).log_end_offset == 40
     manager.close()
     run("verify", data_dir)
 

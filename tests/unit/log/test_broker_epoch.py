@@ -21,8 +21,9 @@ from sparklog.log.directories.broker_epoch import (
     note_registration,
     noted_lives,
 )
-from sparklog.log.housekeeping import log_manager
-from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping import checkpoints
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.log_opener import PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from tests.support.log_managers import kill
 from tests.support.logs import SCHEMAS
@@ -127,7 +128,7 @@ def test_a_directory_without_room_for_its_losses_is_not_stopped_cleanly(
     def full(*_: object) -> None:
         raise StorageFullError("the disk is full")
 
-    monkeypatch.setattr(log_manager, "note_losses", full)
+    monkeypatch.setattr(checkpoints, "note_losses", full)
     machine.start().close()
     monkeypatch.undo()
     assert lives_at_start(machine) == Lives((), (17,))
@@ -187,7 +188,7 @@ def test_a_disk_that_has_failed_vouches_for_flushed_data(machine: Machine) -> No
     manager = machine.start()
     note_lives(manager.directories.live, Lives().then(17))
     manager.directories.all[1].health.fail("the disk does not take writes")
-    manager.settle_failures()
+    manager.failures.settle()
     kill(manager)
     assert lives_at_start(machine) == Lives((), (17,))
 
@@ -265,7 +266,7 @@ def test_a_disk_that_fails_in_a_life_may_come_back_after_others(machine: Machine
     manager = machine.start()
     note(manager, Lives().then(17))
     manager.directories.all[1].health.fail("the disk does not take writes")
-    manager.settle_failures()
+    manager.failures.settle()
     note(manager, Lives((17,), (17,)).then(19))  # its session had ended
     kill(manager)
     assert lives_at_start(machine) == Lives((), (19, 17))

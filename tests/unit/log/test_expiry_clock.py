@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from sparklog.environment.files import RealFiles
 from sparklog.errors import StorageFullError
 from sparklog.log.housekeeping.expiry_clock import EXPIRY_CLOCK_FILE, ClockState, ExpiryClock, advanced, resumed
-from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.log_opener import PartitionSpec
 from sparklog.log.housekeeping.retention_run import held_back, run_retention
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.types import TopicPartition
@@ -144,17 +145,17 @@ def test_after_a_jump_retention_and_producers_wait(tmp_path: Path) -> None:
     config = LogConfig.from_settings({"retention.ms": 7 * DAY_MS, "file.delete.delay.ms": 0})
     manager.load("c1", [PartitionSpec(owner, config, SCHEMAS.__getitem__)])
     tp = TopicPartition("events", 0)
-    log = manager.get(tp)
+    log = manager.table.get(tp)
     for _ in range(3):
         append(log, records(3, first_ms=NOW_MS))
         log.appender.begin_segment()
     clock.time_ms += 8 * DAY_MS
-    assert run_retention(manager.logs, manager.checkpoint).raised == []
-    assert held_back(manager.logs)[:2] == (1, 3)
-    assert held_back(manager.logs).size_bytes > 0
+    assert run_retention(manager.table.logs, manager.checkpoints.write).raised == []
+    assert held_back(manager.table.logs)[:2] == (1, 3)
+    assert held_back(manager.table.logs).size_bytes > 0
     manager.expiry_clock = clock
     log._state.expiry_clock = clock  # it has caught up
-    assert held_back(manager.logs) == (0, 0, 0)
-    assert run_retention(manager.logs, manager.checkpoint).raised == [tp]
+    assert held_back(manager.table.logs) == (0, 0, 0)
+    assert run_retention(manager.table.logs, manager.checkpoints.write).raised == [tp]
     assert log.log_start_offset == 9
     assert manager.close()

@@ -114,18 +114,18 @@ def test_an_active_segment_whose_file_was_closed_goes_on(tmp_path: Path) -> None
     manager = LogManager(tmp_path, files=files, handles=handles)
     manager.load("c1", [spec(partition=p) for p in range(4)])
     for turn in range(3):
-        for log in manager.logs.values():
+        for log in manager.table.logs.values():
             append(log, records(2, first_ms=turn))
             assert len(files.open_now) == 1
-    for log in manager.logs.values():
+    for log in manager.table.logs.values():
         assert len(values(log)) == 6
         log.flusher.flush()
     assert manager.close()
     assert not files.open_now
     manager = LogManager(tmp_path)
     manager.load("c1", [spec(partition=p) for p in range(4)])
-    manager.get(E0).raise_high_watermark(6)
-    assert len(values(manager.get(E0))) == 6
+    manager.table.get(E0).raise_high_watermark(6)
+    assert len(values(manager.table.get(E0))) == 6
     manager.close()
 
 
@@ -271,7 +271,8 @@ import os, resource, sys
 from pathlib import Path
 resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 from sparklog_broker.descriptors import share_out
-from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.log_opener import PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.segments.slices import HandleCache
 from tests.support.logs import SCHEMAS, LimitedFiles, append, records, values
@@ -286,10 +287,10 @@ for turn in range(2):
     manager.load("c1", specs)
     if turn == 0:
         for n in range(80):
-            for log in manager.logs.values():
+            for log in manager.table.logs.values():
                 append(log, bytearray(payload))
     held = []
-    for log in manager.logs.values():
+    for log in manager.table.logs.values():
         log.raise_high_watermark(log.log_end_offset)
         assert (log.segment_count, len(values(log))) == (80, 80)
         held += [log.reader.read(offset, 1) for offset in range(0, 80, 8)]

@@ -14,7 +14,8 @@ import pytest
 from sparklog.environment.files import FileIdentity, RealFiles
 from sparklog.errors import DataDirLockedError, StorageError, StorageUnavailableError
 from sparklog.log.directories.log_directory import take_lock
-from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.log_opener import PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.model.watched_files import LOOK_AGE_S_MAX, PROBE_FILE, DirectoryHealth, WatchedFiles
 from sparklog.types import TopicPartition
@@ -64,15 +65,15 @@ REPLACEMENTS: dict[str, Callable[[Path], None]] = {
 def test_an_exchanged_file_is_noticed_after_an_append(tmp_path: Path, name: str) -> None:
     data = tmp_path / "data"
     manager = started(data)
-    append(manager.get(TP), records(3))
-    manager.look(data)
+    append(manager.table.get(TP), records(3))
+    manager.failures.look(data)
     assert not manager.directories.failed
     REPLACEMENTS[name](data)
-    append(manager.get(TP), records(1))  # within the second
-    manager.look(data)
+    append(manager.table.get(TP), records(1))  # within the second
+    manager.failures.look(data)
     assert list(manager.directories.failed) == [data]
     with pytest.raises(StorageError, match="has failed"):
-        manager.get(TP).appender.append(records(1))
+        manager.table.get(TP).appender.append(records(1))
     before = {p: p.read_bytes() for p in data.rglob("*") if p.is_file()}
     assert not manager.close()
     assert {p: p.read_bytes() for p in data.rglob("*") if p.is_file()} == before, "nothing is written into the new one"
@@ -84,21 +85,21 @@ def test_an_append_checks_a_log_whose_last_check_is_old(
 ) -> None:
     data = tmp_path / "data"
     manager = started(data)
-    append(manager.get(TP), records(3))
+    append(manager.table.get(TP), records(3))
     REPLACEMENTS[name](data)
     later_s = time.monotonic() + LOOK_AGE_S_MAX + 0.1
     monkeypatch.setattr(time, "monotonic", lambda: later_s)
     for directory in manager.directories.all:
         directory.health._now_s = lambda: later_s
     with pytest.raises(StorageError):
-        manager.get(TP).appender.append(records(1))
+        manager.table.get(TP).appender.append(records(1))
     assert list(manager.directories.failed) == [data]
     manager.close()
 
 
 def test_a_segment_that_is_opened_again_must_be_the_same_file(tmp_path: Path) -> None:
     manager = started(tmp_path)
-    log = manager.get(TP)
+    log = manager.table.get(TP)
     append(log, records(3))
     log.segments[0].close_handle()  # as when many others are used
     exchange(tmp_path / "events-0" / f"{0:020d}.arrow")
@@ -111,10 +112,10 @@ def test_a_segment_that_is_opened_again_must_be_the_same_file(tmp_path: Path) ->
 def test_no_new_segment_is_created_in_an_exchanged_directory(tmp_path: Path) -> None:
     data = tmp_path / "data"
     manager = started(data)
-    append(manager.get(TP), records(3))
+    append(manager.table.get(TP), records(3))
     replace_by_copy(data / "events-0")
     with pytest.raises(StorageError, match="another file or directory than before"):
-        manager.get(TP).appender.begin_segment()
+        manager.table.get(TP).appender.begin_segment()
     assert sorted(p.name for p in (data / "events-0").glob("*.arrow")) == [f"{0:020d}.arrow"]
     manager.close()
 
@@ -122,28 +123,28 @@ def test_no_new_segment_is_created_in_an_exchanged_directory(tmp_path: Path) -> 
 def test_moving_away_and_back_is_no_exchange(tmp_path: Path) -> None:
     data = tmp_path / "data"
     manager = started(data)
-    append(manager.get(TP), records(3))
+    append(manager.table.get(TP), records(3))
     data.rename(tmp_path / "away")
     (tmp_path / "away").rename(data)
-    append(manager.get(TP), records(1))
-    manager.look(data)
+    append(manager.table.get(TP), records(1))
+    manager.failures.look(data)
     assert not manager.directories.failed
     assert manager.close()
 
 
 def test_deleting_compacting_and_rolling_is_no_exchange(tmp_path: Path) -> None:
     manager = started(tmp_path)
-    log = manager.get(TP)
+    log = manager.table.get(TP)
     for _ in range(3):
         append(log, records(3))
         log.appender.begin_segment()
-    manager.look(tmp_path)
+    manager.failures.look(tmp_path)
     append(log, records(3))
     log.retention.delete_records(9)
     log.retention.drop_below_log_start()
-    manager.look(tmp_path)
+    manager.failures.look(tmp_path)
     append(log, records(3))
-    manager.delete_partition(TP)
+    manager.removal.delete_partition(TP)
     log.flusher.look()
     assert not manager.directories.failed
     assert manager.close()

@@ -13,7 +13,9 @@ from sparklog.errors import StorageError
 from sparklog.format import offset_index, time_index
 from sparklog.format.batch import decode_header, stamp_batch
 from sparklog.format.segment import decode_head
-from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping.flush_run import flush_logs
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.log_opener import PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.tools.verify import bytes_to_check, verify
 from tests.support.inspection import (
@@ -77,7 +79,7 @@ def test_a_running_broker_s_directory_is_sound(data_dir: Path) -> None:
     manager = started(data_dir)
     fill(manager, 3)
     assert verify([data_dir]).damage == []
-    manager.checkpoint()
+    manager.checkpoints.write()
     report = verify([data_dir])
     assert (report.damage, report.records) == ([], 132)
     kill(manager)
@@ -107,12 +109,12 @@ def test_while_a_broker_appends_rolls_and_restarts(data_dir: Path) -> None:
                 manager = started(data_dir)
                 for _ in range(3):
                     fill(manager, 6)
-                    manager.flush()
-                    manager.checkpoint()
-                manager.create_partition(spec := other_spec())
-                append(manager.get(spec.owner.topic_partition), records(3))
-                manager.delete_partition(spec.owner.topic_partition)
-                manager.purge_deleted()
+                    flush_logs(manager.table.logs)
+                    manager.checkpoints.write()
+                manager.creation.create_partition(spec := other_spec())
+                append(manager.table.get(spec.owner.topic_partition), records(3))
+                manager.removal.delete_partition(spec.owner.topic_partition)
+                manager.removal.purge()
                 manager.close()
         except BaseException as e:  # noqa: BLE001  (told in the test)
             errors.append(e)
@@ -389,5 +391,5 @@ def test_the_verified_records_are_the_read_ones(data_dir: Path) -> None:
     """The sound directory really is one: a broker starts with it and reads everything."""
     assert verify([data_dir]).damage == []
     manager = started(data_dir)
-    assert [len(values(manager.get(tp))) for tp in (E0, E1)] == [60, 60]
+    assert [len(values(manager.table.get(tp))) for tp in (E0, E1)] == [60, 60]
     manager.close()

@@ -18,6 +18,7 @@ from sparklog.errors import DataDirLockedError, LogCorruptError, StorageError, S
 from sparklog.format.epoch_checkpoint import LEADER_EPOCHS_FILE
 from sparklog.log.directories.room import FREE_BYTES_MAX, HOLD_S, Room
 from sparklog.log.housekeeping.expiry_clock import EXPIRY_CLOCK_FILE
+from sparklog.log.housekeeping.flush_run import flush_logs
 from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.log.model.watched_files import DISK_ERRNOS
 from sparklog.types import TopicPartition
@@ -93,20 +94,22 @@ def test_the_expiry_clock_is_written_unless_its_own_disk_has_failed(tmp_path: Pa
 def test_partitions_go_where_the_fewest_are(tmp_path: Path) -> None:
     manager = started(tmp_path, "abc", [])
     for s in FOUR:
-        manager.create_partition(s)
+        manager.creation.create_partition(s)
     assert places(tmp_path) == {"a": ["events-0", "events-3"], "b": ["events-1"], "c": ["events-2"]}
-    manager.delete_partition(TPS[1])
-    manager.create_partition(spec("other"))
-    manager.create_partition(spec("other", 1))
-    assert manager.location_of(TopicPartition("other", 0))[0] == tmp_path / "b"
-    assert manager.location_of(TopicPartition("other", 1))[0] == tmp_path / "b", "ties go in the order of the setting"
+    manager.removal.delete_partition(TPS[1])
+    manager.creation.create_partition(spec("other"))
+    manager.creation.create_partition(spec("other", 1))
+    assert manager.table.location_of(TopicPartition("other", 0))[0] == tmp_path / "b"
+    assert manager.table.location_of(TopicPartition("other", 1))[0] == tmp_path / "b", (
+        "ties go in the order of the setting"
+    )
     assert manager.close()
 
 
 def test_every_directory_stands_for_itself(tmp_path: Path) -> None:
     manager = started(tmp_path)
     for tp in TPS:
-        append(manager.get(tp), records(3 + tp.partition))
+        append(manager.table.get(tp), records(3 + tp.partition))
     assert manager.close()
     assert sorted(p.name for p in (tmp_path / "data").iterdir()) == [".lock", "log-dirs.json"]
     for name, theirs in (("a", {"events-0", "events-2"}), ("b", {"events-1", "events-3"})):
@@ -118,9 +121,9 @@ def test_every_directory_stands_for_itself(tmp_path: Path) -> None:
     assert len(ids) == 2
     manager = started(tmp_path, "ba")  # the order plays no part in finding them
     assert manager.started_clean
-    assert [len(values(manager.get(tp))) for tp in TPS] == [3, 4, 5, 6]
-    directory, directory_id = manager.location_of(TPS[1])
-    assert (directory, {directory_id}) == (tmp_path / "b", ids - {manager.location_of(TPS[0])[1]})
+    assert [len(values(manager.table.get(tp))) for tp in TPS] == [3, 4, 5, 6]
+    directory, directory_id = manager.table.location_of(TPS[1])
+    assert (directory, {directory_id}) == (tmp_path / "b", ids - {manager.table.location_of(TPS[0])[1]})
     assert manager.close()
 
 
@@ -136,7 +139,7 @@ def test_only_the_unclean_directory_is_checked(tmp_path: Path) -> None:
 def test_adding_a_directory_later(tmp_path: Path) -> None:
     assert started(tmp_path, "a").close()
     manager = started(tmp_path, "ab")
-    manager.create_partition(spec("other"))
+    manager.creation.create_partition(spec("other"))
     assert places(tmp_path) == {"a": [f"events-{p}" for p in range(4)], "b": ["other-0"]}
     assert manager.close()
 
@@ -164,25 +167,25 @@ def test_a_copied_directory_is_refused(tmp_path: Path) -> None:
 def test_a_partition_in_two_directories_is_offline(tmp_path: Path) -> None:
     manager = started(tmp_path)
     for tp in TPS:
-        append(manager.get(tp), records(3))
+        append(manager.table.get(tp), records(3))
     manager.close()
     shutil.copytree(tmp_path / "a" / "events-0", tmp_path / "b" / "events-0")
     manager = started(tmp_path)
-    assert list(manager.offline) == [TPS[0]]
+    assert list(manager.table.offline) == [TPS[0]]
     with pytest.raises(
         LogCorruptError, match=r"events-0 is in two log directories: .*/a/events-0 and .*/b/events-0; move"
     ):
-        manager.get(TPS[0])
+        manager.table.get(TPS[0])
     assert not manager.close()
     shutil.rmtree(tmp_path / "a" / "events-0")
     manager = started(tmp_path)
-    assert len(values(manager.get(TPS[0]))) == 3
+    assert len(values(manager.table.get(TPS[0]))) == 3
     assert manager.close()
 
 
 def test_leftovers_of_the_same_name_do_not_hide_the_partition(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     manager = started(tmp_path)
-    append(manager.get(TPS[1]), records(3))
+    append(manager.table.get(TPS[1]), records(3))
     manager.close()
     for leftover in (b"", (tmp_path / "b/events-1/partition.json").read_bytes().replace(b"e" * 32, b"9" * 32)):
         shutil.rmtree(tmp_path / "a" / "events-1", ignore_errors=True)
@@ -190,7 +193,7 @@ def test_leftovers_of_the_same_name_do_not_hide_the_partition(tmp_path: Path, ca
         (tmp_path / "a" / "events-1" / "partition.json").write_bytes(leftover)
         caplog.clear()
         manager = started(tmp_path)
-        assert len(values(manager.get(TPS[1]))) == 3
+        assert len(values(manager.table.get(TPS[1]))) == 3
         assert f"{tmp_path}/a/events-1 is not used: {tmp_path}/b/events-1 holds the partition" in caplog.text
         assert manager.close()
 
@@ -201,20 +204,20 @@ def test_a_failing_disk_takes_only_its_partitions(tmp_path: Path, operation: str
     files = BreakableFiles()
     manager = started(tmp_path, files=files)
     called: list[int] = []
-    manager.on_directory_failure = lambda: called.append(1)
+    manager.directories.on_failure = lambda: called.append(1)
     for tp in TPS:
-        append(manager.get(tp), records(3))
-        manager.get(tp).appender.roll()
-    manager.checkpoint()
+        append(manager.table.get(tp), records(3))
+        manager.table.get(tp).appender.roll()
+    manager.checkpoints.write()
     files.broken[tmp_path / "a"] = number
     files.operations = {operation}
     with pytest.raises(StorageError):
         if operation == "write":
-            manager.get(TPS[0]).appender.append(records(3))
+            manager.table.get(TPS[0]).appender.append(records(3))
         elif operation == "sync":
-            manager.get(TPS[0]).flusher.flush()
+            manager.table.get(TPS[0]).flusher.flush()
         else:
-            piece = manager.get(TPS[0]).reader.read(0, 1 << 20)
+            piece = manager.table.get(TPS[0]).reader.read(0, 1 << 20)
             assert piece is not None
             try:
                 piece.read()
@@ -224,24 +227,24 @@ def test_a_failing_disk_takes_only_its_partitions(tmp_path: Path, operation: str
     # nothing below it is touched any more, also by what has its files open
     tried = len(files.attempts)
     with pytest.raises(StorageError, match=r"log directory .*/a has failed and is offline \(cannot .*repair"):
-        manager.get(TPS[2]).appender.append(records(1))
-    assert manager.has_unsettled_failures
-    (failure,) = manager.settle_failures()
+        manager.table.get(TPS[2]).appender.append(records(1))
+    assert manager.failures.has_unsettled
+    (failure,) = manager.failures.settle()
     assert (failure.path, failure.partitions) == (tmp_path / "a", (TPS[0], TPS[2]))
-    assert manager.settle_failures() == []
-    assert set(manager.offline) == {TPS[0], TPS[2]}
+    assert manager.failures.settle() == []
+    assert set(manager.table.offline) == {TPS[0], TPS[2]}
     for tp in (TPS[0], TPS[2]):
         with pytest.raises(StorageError, match="has failed"):
-            manager.get(tp)
+            manager.table.get(tp)
     for tp in (TPS[1], TPS[3]):
-        append(manager.get(tp), records(2))
-        assert len(values(manager.get(tp))) == 5
-    manager.create_partition(spec("other"))
-    assert manager.location_of(TopicPartition("other", 0))[0] == tmp_path / "b"
-    manager.flush()
-    manager.checkpoint()
-    manager.delete_partition(TPS[2])
-    manager.purge_deleted()
+        append(manager.table.get(tp), records(2))
+        assert len(values(manager.table.get(tp))) == 5
+    manager.creation.create_partition(spec("other"))
+    assert manager.table.location_of(TopicPartition("other", 0))[0] == tmp_path / "b"
+    flush_logs(manager.table.logs)
+    manager.checkpoints.write()
+    manager.removal.delete_partition(TPS[2])
+    manager.removal.purge()
     assert not manager.close()
     assert len(files.attempts) == tried
     assert not (tmp_path / "a" / "clean-shutdown").exists()
@@ -251,14 +254,14 @@ def test_a_failing_disk_takes_only_its_partitions(tmp_path: Path, operation: str
 def test_the_log_of_a_failed_directory_is_offline_for_its_holder(tmp_path: Path) -> None:
     files = BreakableFiles()
     manager = started(tmp_path, files=files)
-    log = manager.get(TPS[0])
+    log = manager.table.get(TPS[0])
     append(log, records(3))
     piece = log.reader.read(0, 1 << 20)
     assert piece is not None
     files.broken[tmp_path / "a"] = errno.EIO
     with pytest.raises(StorageError):
         log.appender.append(records(3))
-    manager.settle_failures()
+    manager.failures.settle()
     for use in (
         lambda: log.reader.read(0, 1),
         lambda: log.appender.append(records(1)),
@@ -276,11 +279,11 @@ def test_errors_that_are_not_the_disks_keep_the_directory_online(tmp_path: Path,
     manager = started(tmp_path, files=files)
     files.broken[tmp_path / "a" / "events-0"] = number  # one partition's files only
     with pytest.raises((StorageError, StorageFullError)):
-        manager.get(TPS[0]).appender.append(records(3))
+        manager.table.get(TPS[0]).appender.append(records(3))
     assert not manager.directories.failed
-    append(manager.get(TPS[2]), records(3))
+    append(manager.table.get(TPS[2]), records(3))
     files.broken.clear()
-    append(manager.get(TPS[0]), records(3))
+    append(manager.table.get(TPS[0]), records(3))
     assert manager.close()
 
 
@@ -291,25 +294,25 @@ def test_a_directory_that_refuses_everything_has_failed(tmp_path: Path, number: 
     files.broken[tmp_path / "a"] = number
     files.operations = {"open", "write"}
     with pytest.raises(StorageError):
-        manager.get(TPS[0]).appender.append(records(3))
+        manager.table.get(TPS[0]).appender.append(records(3))
     assert list(manager.directories.failed) == [tmp_path / "a"]
     manager.close()
 
 
 def test_a_removed_directory_is_noticed(tmp_path: Path) -> None:
     manager = started(tmp_path)
-    append(manager.get(TPS[1]), records(3))
-    manager.look(tmp_path / "b")
-    assert not manager.has_unsettled_failures
+    append(manager.table.get(TPS[1]), records(3))
+    manager.failures.look(tmp_path / "b")
+    assert not manager.failures.has_unsettled
     shutil.rmtree(tmp_path / "b")
-    append(manager.get(TPS[1]), records(3))  # its file is open: the write goes nowhere, without an error
-    manager.look(tmp_path / "b")
-    (failure,) = manager.settle_failures()
+    append(manager.table.get(TPS[1]), records(3))  # its file is open: the write goes nowhere, without an error
+    manager.failures.look(tmp_path / "b")
+    (failure,) = manager.failures.settle()
     assert failure.path == tmp_path / "b"
     assert ".lock is gone: it was removed, renamed or unmounted" in str(failure.error)
     with pytest.raises(StorageError, match="removed"):
-        manager.get(TPS[1])
-    append(manager.get(TPS[0]), records(3))
+        manager.table.get(TPS[1])
+    append(manager.table.get(TPS[0]), records(3))
     assert not manager.close()
     assert not (tmp_path / "b").exists(), "it is not made again"
 
@@ -317,37 +320,37 @@ def test_a_removed_directory_is_noticed(tmp_path: Path) -> None:
 def test_a_disk_that_is_broken_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     manager = started(tmp_path)
     for tp in TPS:
-        append(manager.get(tp), records(3))
+        append(manager.table.get(tp), records(3))
     manager.close()
     files = BreakableFiles()
     files.broken[tmp_path / "b"] = errno.EIO
     manager = started(tmp_path, files=files)
     assert "b has failed and is offline" in caplog.text
-    assert set(manager.offline) == {TPS[1], TPS[3]}
+    assert set(manager.table.offline) == {TPS[1], TPS[3]}
     for tp in (TPS[1], TPS[3]):  # not made anew elsewhere: their records are on the broken disk
         with pytest.raises(StorageError, match=r"events-\d is in no log directory that can be used: .*b has failed"):
-            manager.get(tp)
-    assert len(values(manager.get(TPS[2]))) == 3
-    manager.create_partition(spec("other"))
+            manager.table.get(tp)
+    assert len(values(manager.table.get(TPS[2]))) == 3
+    manager.creation.create_partition(spec("other"))
     assert not manager.close()
     assert places(tmp_path)["a"] == ["events-0", "events-2", "other-0"]
     files.broken.clear()
     manager = started(tmp_path, files=files)
-    assert [len(values(manager.get(tp))) for tp in TPS] == [3, 3, 3, 3]
+    assert [len(values(manager.table.get(tp))) for tp in TPS] == [3, 3, 3, 3]
     assert manager.close()
 
 
 def test_a_disk_that_breaks_while_it_is_loaded(tmp_path: Path) -> None:
     manager = started(tmp_path)
     for tp in TPS:
-        append(manager.get(tp), records(3))
+        append(manager.table.get(tp), records(3))
     kill(manager)
     files = BreakableFiles()
     files.broken[tmp_path / "a" / "events-2"] = errno.EIO
     manager = started(tmp_path, files=files)
-    assert set(manager.offline) == {TPS[0], TPS[2]}
-    assert not manager.has_unsettled_failures
-    assert len(values(manager.get(TPS[1]))) == 3
+    assert set(manager.table.offline) == {TPS[0], TPS[2]}
+    assert not manager.failures.has_unsettled
+    assert len(values(manager.table.get(TPS[1]))) == 3
     manager.close()
 
 
@@ -362,12 +365,12 @@ def test_without_any_directory_the_start_fails(tmp_path: Path) -> None:
 
 def test_a_missing_partition_directory_is_not_created_again(tmp_path: Path) -> None:
     manager = started(tmp_path)
-    append(manager.get(TPS[0]), records(3))
+    append(manager.table.get(TPS[0]), records(3))
     manager.close()
     shutil.rmtree(tmp_path / "a" / "events-0")
     manager = started(tmp_path, "ba")
     with pytest.raises(LogCorruptError, match=r"a/events-0 .*files are missing"):
-        manager.get(TPS[0])
+        manager.table.get(TPS[0])
     manager.close()
 
 
@@ -375,7 +378,7 @@ def test_a_missing_partition_directory_is_not_created_again(tmp_path: Path) -> N
 def test_partitions_of_an_absent_directory_are_not_created_again(tmp_path: Path, away: str) -> None:
     manager = started(tmp_path)
     for tp in TPS:
-        append(manager.get(tp), records(3))
+        append(manager.table.get(tp), records(3))
     assert manager.close()
     (tmp_path / "b").rename(tmp_path / "elsewhere")
     for _ in range(2):  # nor by the start after the next, which knows the empty directory
@@ -384,21 +387,21 @@ def test_partitions_of_an_absent_directory_are_not_created_again(tmp_path: Path,
             with pytest.raises(
                 StorageError, match=rf"an earlier log directory is missing: {tmp_path}/b .*log-dirs\.json"
             ):
-                manager.get(tp)
-        append(manager.get(TPS[0]), records(1))
-        manager.create_partition(spec("other"))
+                manager.table.get(tp)
+        append(manager.table.get(TPS[0]), records(1))
+        manager.creation.create_partition(spec("other"))
         manager.close()
     shutil.rmtree(tmp_path / "b", ignore_errors=True)
     (tmp_path / "elsewhere").rename(tmp_path / "b")
     manager = started(tmp_path)
-    assert [len(values(manager.get(tp))) for tp in TPS] == [5, 3, 3, 3]
+    assert [len(values(manager.table.get(tp))) for tp in TPS] == [5, 3, 3, 3]
     assert manager.close()
 
 
 @pytest.mark.parametrize("how", ["its line", "the file", "unreadable"])
 def test_a_directory_that_is_declared_lost(tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture) -> None:
     manager = started(tmp_path)
-    append(manager.get(TPS[1]), records(3))
+    append(manager.table.get(TPS[1]), records(3))
     assert manager.close()
     shutil.rmtree(tmp_path / "b")
     known = tmp_path / "data" / "log-dirs.json"
@@ -410,11 +413,11 @@ def test_a_directory_that_is_declared_lost(tmp_path: Path, how: str, caplog: pyt
     else:
         known.write_text("no JSON")
     manager = started(tmp_path)
-    assert [values(manager.get(tp)) for tp in TPS] == [[]] * 4
+    assert [values(manager.table.get(tp)) for tp in TPS] == [[]] * 4
     assert ("are not detected" in caplog.text) == (how == "unreadable")
     assert manager.close()
     manager = started(tmp_path)
-    assert not manager.offline
+    assert not manager.table.offline
     manager.close()
 
 
@@ -431,16 +434,16 @@ def test_a_full_disk_gets_no_new_partition(tmp_path: Path, caplog: pytest.LogCap
     manager = started(tmp_path, specs=[], files=files)
     files.full = tmp_path / "a"
     caplog.set_level(logging.WARNING)
-    manager.create_partition(FOUR[0])
+    manager.creation.create_partition(FOUR[0])
     assert places(tmp_path) == {"a": [], "b": ["events-0"]}
     assert "events-0 cannot be created in" in caplog.text
     assert not manager.directories.failed
     with pytest.raises(StorageFullError):
-        manager.checkpoint()
+        manager.checkpoints.write()
     assert "events-0" in (tmp_path / "b" / "recovery-points.json").read_text(), "the other one's is written"
     files.full = tmp_path
     with pytest.raises(StorageFullError, match="disk is full"):
-        manager.create_partition(FOUR[1])
+        manager.creation.create_partition(FOUR[1])
     assert places(tmp_path) == {"a": [], "b": ["events-0"]}
     files.full = None
     assert manager.close()
@@ -448,10 +451,10 @@ def test_a_full_disk_gets_no_new_partition(tmp_path: Path, caplog: pytest.LogCap
 
 def test_a_leftover_of_another_topic_is_moved_aside_wherever_it_is(tmp_path: Path) -> None:
     manager = started(tmp_path, specs=[spec("other")])
-    append(manager.get(TopicPartition("other", 0)), records(3))
+    append(manager.table.get(TopicPartition("other", 0)), records(3))
     manager.close()
     manager = started(tmp_path, "ba", [])
-    log = manager.create_partition(spec("other", topic_id="9" * 32))
+    log = manager.creation.create_partition(spec("other", topic_id="9" * 32))
     assert (log.directory, log.log_end_offset) == (tmp_path / "b" / "other-0", 0)
     assert [n.endswith("-stray") for n in places(tmp_path)["a"]] == [True]
     assert manager.close()
@@ -500,15 +503,15 @@ def test_it_does_not_flap(steps: list[tuple[float, bool, bool]]) -> None:
 
 def test_partitions_created_together_are_spread(tmp_path: Path) -> None:
     manager = started(tmp_path, specs=[spec("other")])
-    manager.create_partitions(FOUR)
+    manager.creation.create_partitions(FOUR)
     assert {name: len(found) for name, found in places(tmp_path).items()} == {"a": 3, "b": 2}
-    assert all(manager.get(tp).log_end_offset == 0 for tp in TPS)
-    logs = manager.logs
-    manager.create_partitions(FOUR)
-    assert manager.logs == logs
+    assert all(manager.table.get(tp).log_end_offset == 0 for tp in TPS)
+    logs = manager.table.logs
+    manager.creation.create_partitions(FOUR)
+    assert manager.table.logs == logs
     kill(manager)
     again = started(tmp_path)
-    assert set(TPS) <= set(again.logs)
+    assert set(TPS) <= set(again.table.logs)
     assert again.close()
 
 
@@ -516,11 +519,11 @@ def test_partitions_created_together_go_to_disks_with_room(tmp_path: Path) -> No
     files = FullFiles()
     manager = started(tmp_path, specs=[], files=files)
     files.full = tmp_path / "a"
-    manager.create_partitions(FOUR)
+    manager.creation.create_partitions(FOUR)
     assert {name: len(found) for name, found in places(tmp_path).items()} == {"a": 0, "b": 4}
     files.full = tmp_path
     with pytest.raises(StorageFullError, match="disk is full"):
-        manager.create_partitions([spec("other", p) for p in range(4)])
+        manager.creation.create_partitions([spec("other", p) for p in range(4)])
     assert {name: len(found) for name, found in places(tmp_path).items()} == {"a": 0, "b": 4}
     files.full = None
     assert manager.close()
@@ -528,11 +531,11 @@ def test_partitions_created_together_go_to_disks_with_room(tmp_path: Path) -> No
 
 def test_a_leftover_of_another_topic_is_moved_aside_when_partitions_are_created_together(tmp_path: Path) -> None:
     manager = started(tmp_path, specs=[spec("other", p) for p in range(2)])
-    append(manager.get(TopicPartition("other", 0)), records(3))
+    append(manager.table.get(TopicPartition("other", 0)), records(3))
     manager.close()
     manager = started(tmp_path, specs=[])
-    manager.create_partitions([spec("other", p, topic_id="9" * 32) for p in range(4)])
-    assert [manager.get(TopicPartition("other", p)).log_end_offset for p in range(4)] == [0] * 4
+    manager.creation.create_partitions([spec("other", p, topic_id="9" * 32) for p in range(4)])
+    assert [manager.table.get(TopicPartition("other", p)).log_end_offset for p in range(4)] == [0] * 4
     assert sum(name.endswith("-stray") for found in places(tmp_path).values() for name in found) == 2
     assert manager.close()
 
@@ -540,16 +543,16 @@ def test_a_leftover_of_another_topic_is_moved_aside_when_partitions_are_created_
 def test_the_first_append_to_partitions_created_together_writes_no_epoch(tmp_path: Path) -> None:
     specs = [spec("other", p) for p in range(3)]
     manager = started(tmp_path, specs=[])
-    manager.create_partitions(specs)
+    manager.creation.create_partitions(specs)
     paths = {p: next(tmp_path.glob(f"*/other-{p}")) / LEADER_EPOCHS_FILE for p in range(3)}
     before = {p: path.stat().st_ino for p, path in paths.items()}  # replaced, the file would be another one
     for partition, epoch in enumerate((0, 0, 4)):
-        manager.get(TopicPartition("other", partition)).appender.append(records(3), leader_epoch=epoch)
+        manager.table.get(TopicPartition("other", partition)).appender.append(records(3), leader_epoch=epoch)
     assert [paths[p].stat().st_ino == before[p] for p in range(3)] == [True, True, False]
-    manager.get(TopicPartition("other", 1)).appender.append(records(3), leader_epoch=5)
+    manager.table.get(TopicPartition("other", 1)).appender.append(records(3), leader_epoch=5)
     kill(manager)
     again = started(tmp_path, specs=specs)  # type: ignore[arg-type]
-    found = [again.get(TopicPartition("other", p)) for p in range(3)]
+    found = [again.table.get(TopicPartition("other", p)) for p in range(3)]
     assert [log.end_offset_for(log.leader_epoch) for log in found] == [(0, 3), (5, 6), (4, 3)]
     assert found[1].end_offset_for(0) == (0, 3)
     assert again.close()

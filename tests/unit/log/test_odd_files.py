@@ -135,11 +135,11 @@ def test_in_a_partition_only_that_one_is_offline(stopped: Path, tmp_path: Path) 
         with bounded(name):
             manager = started(data_dir)
             try:
-                assert E1 in manager.logs, name
-                if E0 in manager.offline:
-                    assert path.name in str(manager.offline[E0]), name
+                assert E1 in manager.table.logs, name
+                if E0 in manager.table.offline:
+                    assert path.name in str(manager.table.offline[E0]), name
                 else:
-                    log = manager.get(E0)
+                    log = manager.table.get(E0)
                     assert log.log_end_offset, name
                     found = log.reader.read(0, 1 << 20)
                     assert found is not None, name
@@ -161,10 +161,10 @@ def test_of_a_directory_a_start_goes_on_without_a_hint(stopped: Path, tmp_path: 
             for _ in range(2):
                 manager = LogManager(data_dir, expiry_rate=100)
                 manager.load("c1", [spec(), spec(partition=1)])
-                assert (set(manager.logs), manager.offline) == ({E0, E1}, {}), name
+                assert (set(manager.table.logs), manager.table.offline) == ({E0, E1}, {}), name
                 assert noted_lives(manager.directories.all) is not None
-                manager.get(E0).raise_high_watermark(manager.get(E0).log_end_offset)
-                assert manager.get(E0).reader.read(0, 1 << 20) is not None
+                manager.table.get(E0).raise_high_watermark(manager.table.get(E0).log_end_offset)
+                assert manager.table.get(E0).reader.read(0, 1 << 20) is not None
                 manager.directories.all[0].health.probe()
                 assert manager.close(), (name, make)
             assert not odd_file(data_dir / name), name
@@ -178,12 +178,12 @@ def test_an_odd_identity_takes_its_directory_alone_offline(tmp_path: Path) -> No
             paths = [data_dir / "a", data_dir / "b"]
             manager = LogManager(data_dir, log_dirs=paths)
             manager.load("c1", [spec(), spec(partition=1)])
-            (place,) = [p for p in paths if manager.location_of(E0)[0] == p]
+            (place,) = [p for p in paths if manager.table.location_of(E0)[0] == p]
             manager.close()
             put(make, place / "meta.json")
             manager = LogManager(data_dir, log_dirs=paths)
             manager.load("c1", [replace(s, was_created=True) for s in (spec(), spec(partition=1))])
-            assert set(manager.logs) == {E1} and "meta.json" in str(manager.offline[E0]), make
+            assert set(manager.table.logs) == {E1} and "meta.json" in str(manager.table.offline[E0]), make
             assert [d.path for d in manager.directories.all if d.failure] == [place]
             manager.close()
 
@@ -217,12 +217,12 @@ def test_an_incomplete_swap_that_a_start_refuses_is_damage(stopped: Path, tmp_pa
     swap.touch()
     assert str(swap) in [f.path for f in verify([data_dir]).damage]
     manager = started(data_dir)
-    assert swap.name in str(manager.offline[E0])
+    assert swap.name in str(manager.table.offline[E0])
     manager.close()
     named(data_dir / "events-0", "FIRST.arrow.cleaned").touch()  # it does not count
     assert str(swap) not in [f.path for f in verify([data_dir]).damage]
     manager = started(data_dir)
-    assert manager.offline == {}
+    assert manager.table.offline == {}
     manager.close()
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from sparklog.environment.files import RealFiles
 from sparklog.errors import InvalidRequestError, OffsetOutOfRangeError, StorageError, StorageFullError
-from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.log_opener import PartitionSpec
 from sparklog.log.housekeeping.retention_run import RetentionResult, remove_dropped, run_retention
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.model.retention_policy import ExpiredSegments
@@ -354,17 +355,17 @@ def managed(data_dir: Path, settings: dict[str, Any], clock: ManualClock) -> Ite
 def test_a_start_after_deletion_finds_the_log_start_in_the_checkpoint(tmp_path: Path) -> None:
     clock = ManualClock(10_000)
     with managed(tmp_path, {}, clock) as manager:
-        log = manager.get(TP)
+        log = manager.table.get(TP)
         append(log, records(10, first_ms=9_000))
         log.retention.delete_records(4)
-        manager.checkpoint()
+        manager.checkpoints.write()
     with managed(tmp_path, {"retention.ms": 0}, clock) as manager:
-        log = manager.get(TP)
+        log = manager.table.get(TP)
         assert (log.log_start_offset, log.log_end_offset) == (4, 10)
-        run_retention(manager.logs, manager.checkpoint)
+        run_retention(manager.table.logs, manager.checkpoints.write)
         assert log.log_start_offset == 10
     with managed(tmp_path, {}, clock) as manager:
-        log = manager.get(TP)
+        log = manager.table.get(TP)
         assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (10, 10, 10)
         assert append(log, records(1)) == 10
 

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 from sparklog.errors import LogCorruptError, OffsetOutOfRangeError
-from sparklog.log.housekeeping.log_manager import LogManager, PartitionSpec
+from sparklog.log.housekeeping.log_manager import LogManager
+from sparklog.log.housekeeping.log_opener import PartitionSpec
 from sparklog.log.housekeeping.retention_run import run_retention
 from sparklog.log.model.log_config import LogConfig
 from sparklog.log.partition_log import PartitionLog
@@ -115,32 +116,32 @@ def test_a_crash_anywhere_in_retention_leaves_a_sound_log(tmp_path: Path) -> Non
     log begins at its old or its new start, all records above exist, and no offset is used twice."""
     live = tmp_path / "live"
     promise = Promise(0, 0)
-    files = CrashPoints(live, tmp_path / "copies", lambda: (promise, manager.get(TP).log_end_offset))
+    files = CrashPoints(live, tmp_path / "copies", lambda: (promise, manager.table.get(TP).log_end_offset))
     manager = open_manager(live, SETTINGS, files)  # type: ignore[arg-type]
-    log = manager.get(TP)
+    log = manager.table.get(TP)
     for i in range(4):
         for j in (0, 5):
             log.appender.append(records(5, first_ms=1000 * i + j, value=b"%d" % i))
         log.appender.roll()
     log.raise_high_watermark(40)
-    manager.checkpoint()
+    manager.checkpoints.write()
 
     files.recording = True
     promise = Promise(0, 20)
-    assert run_retention(manager.logs, manager.checkpoint).raised == [TP]
+    assert run_retention(manager.table.logs, manager.checkpoints.write).raised == [TP]
     promise = Promise(20, 20)
-    run_retention(manager.logs, manager.checkpoint)
+    run_retention(manager.table.logs, manager.checkpoints.write)
     promise = Promise(20, 27)
     log.retention.delete_records(27)
-    manager.checkpoint()
+    manager.checkpoints.write()
     promise = Promise(27, 27)
-    run_retention(manager.logs, manager.checkpoint)
+    run_retention(manager.table.logs, manager.checkpoints.write)
     promise = Promise(27, 40)
     log.retention.delete_records(-1)
-    manager.checkpoint()
+    manager.checkpoints.write()
     promise = Promise(40, 40)
-    run_retention(manager.logs, manager.checkpoint)
-    run_retention(manager.logs, manager.checkpoint)
+    run_retention(manager.table.logs, manager.checkpoints.write)
+    run_retention(manager.table.logs, manager.checkpoints.write)
     log.appender.append(records(3, first_ms=9_500, value=b"new"))
     log.raise_high_watermark(43)
     files.stop()
@@ -153,7 +154,7 @@ def test_a_crash_anywhere_in_retention_leaves_a_sound_log(tmp_path: Path) -> Non
 def check_sound(copy: Path, what: str, at_least: int, at_most: int, end: int) -> None:
     for _ in range(2):
         manager = open_manager(copy, SETTINGS, None)
-        log = manager.get(TP)
+        log = manager.table.get(TP)
         log.raise_high_watermark(log.log_end_offset)
         start = log.log_start_offset
         assert at_least <= start <= at_most, f"crash at: {what}"
@@ -164,7 +165,7 @@ def check_sound(copy: Path, what: str, at_least: int, at_most: int, end: int) ->
         if start:
             with pytest.raises(OffsetOutOfRangeError):
                 log.reader.read(start - 1, 1 << 20)
-        run_retention(manager.logs, manager.checkpoint)
+        run_retention(manager.table.logs, manager.checkpoints.write)
         kill(manager)
 
 
