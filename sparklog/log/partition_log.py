@@ -7,7 +7,6 @@ module has the log's properties, the change of its settings, and its opening and
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from sparklog.environment.clock import Clock
 from sparklog.environment.files import FileSystem
 from sparklog.errors import BrokerShuttingDownError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.format.gaps import Gap
-from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.log.model.log_config import LogConfig, LogOwner, ProducerInfo
 from sparklog.log.parts.flusher import LogFlusher
@@ -27,12 +25,11 @@ from sparklog.log.parts.opening import open_state
 from sparklog.log.parts.replacement import SegmentReplacement
 from sparklog.log.parts.replica_appender import ReplicaAppender
 from sparklog.log.producers.states import ALL_SAFEGUARDS, Safeguards
-from sparklog.log.producers.transactions import AbortedTransaction
 from sparklog.log.segments.segment import LogSegment
 from sparklog.log.segments.slices import HandleCache
 from sparklog.log.segments.stored_schema import SchemaOf
 from sparklog.log.segments.view import SegmentView
-from sparklog.log.state.leader_epochs import EpochEnd, LeaderEpochs
+from sparklog.log.state.leader_epochs import LeaderEpochs
 from sparklog.log.state.log_state import LogState
 from sparklog.log.tiering.partition_tier import NO_ACCESS, PartitionTier
 from sparklog.log.tiering.remote_segment import RemoteAccess
@@ -241,11 +238,6 @@ class PartitionLog:
         """The epoch of the newest records, or -1."""
         return self._state.epochs.latest
 
-    def end_offset_for(self, leader_epoch: int) -> EpochEnd:
-        """Return the end of the records of `leader_epoch`; if the epoch is not known here, that of the largest known
-        epoch below. The result is (-1, -1) for an epoch newer than all known epochs."""
-        return self._state.epochs.end_offset_for(leader_epoch, self._state.offsets.written)
-
     @property
     def segments(self) -> Sequence[SegmentView]:
         """The present segments; the last one receives appends."""
@@ -281,24 +273,6 @@ class PartitionLog:
         if unstable is None or unstable >= high_watermark:
             return high_watermark
         return max(unstable, min(self._state.offsets.log_start, high_watermark))
-
-    def has_commits_behind(self, offset: int) -> bool:
-        """Return True if the log can have a commit marker at or after `offset`, False if it surely has none."""
-        return self._state.producers.last_commit_offset >= offset
-
-    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Return the aborted transactions that can have records in [start_offset, end_offset), in the order of their
-        markers. The range must lie below the last stable offset."""
-        return self._state.producers.aborted.between(start_offset, end_offset)
-
-    def end_with_few_aborted(self, count_max: int, start_offset: int, end_offset: int) -> int:
-        """Return an end for a read from `start_offset`: `end_offset`, or a smaller offset, such that
-        `aborted_transactions` has about `count_max` entries at most for the range."""
-        return self._state.producers.aborted.end_with_at_most(count_max, start_offset, end_offset)
-
-    def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
-        """Return the aborted transactions whose markers are in [start_offset, end_offset)."""
-        return list(self._state.producers.aborted.entries(start_offset, end_offset))
 
     def producers(self) -> list[ProducerInfo]:
         """Return the producers that have written to this log and have not expired."""
@@ -344,15 +318,3 @@ class PartitionLog:
     def has_remote_segments(self) -> bool:
         """True if a part of the log is only in the object store."""
         return bool(self._state.segments.all) and self._state.segments.all[0].is_remote
-
-    def bases_in(self, start_offset: int, end_offset: int) -> list[int]:
-        """Return the segments' base offsets that lie in [start_offset, end_offset)."""
-        bases = self._state.segments.bases
-        return bases[bisect_left(bases, start_offset) : bisect_left(bases, end_offset)]
-
-    def epochs_in(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """Return pairs (leader epoch, its first offset in the range) for the records in [start_offset, end_offset). The
-        first epoch is -1 if unknown."""
-        entries = self._state.epochs.entries
-        inside = [(e.epoch, e.start_offset) for e in entries if start_offset < e.start_offset < end_offset]
-        return [(self._state.epochs.epoch_of(start_offset), start_offset), *inside]

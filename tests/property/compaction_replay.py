@@ -47,7 +47,7 @@ def replay(entries: Mapping[int, Appended], end: int) -> Replay:
 def committed_rows(log: PartitionLog) -> list[Stored]:
     """Return the records that readers of committed records get."""
     stable = log.last_stable_offset
-    aborted = AbortedRanges(log.aborted_transactions(0, stable))
+    aborted = AbortedRanges(log.reader.aborted_transactions(0, stable))
     found: list[Stored] = []
     at = log.log_start_offset
     while (piece := log.reader.read(at, 1 << 20, end=stable)) is not None:

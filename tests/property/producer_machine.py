@@ -260,7 +260,7 @@ class ProducerMachine(ProducerWorld):
     def read_committed(self, data: st.DataObject) -> None:
         stable = self.log.last_stable_offset
         start = data.draw(st.sampled_from(sorted({0, *(o for o in self.entries if o < stable)})))
-        aborted = self.log.aborted_transactions(start, stable)
+        aborted = self.log.reader.aborted_transactions(start, stable)
         found = set()
         offset = start
         while (piece := self.log.reader.read(offset, 3000, end=stable)) is not None:

@@ -63,7 +63,7 @@ def check_committed(log: PartitionLog, headers: Sequence[BatchHeader]) -> None:
     decided = replayed((h for h in headers if h.base_offset >= start), log.log_end_offset)
     low, high = (_stable(p.open.first_unstable_offset, start, high_watermark) for p in (all_of_them, decided))
     assert low <= log.last_stable_offset <= high
-    told = AbortedRanges(log.aborted_transactions(start, log.last_stable_offset))
+    told = AbortedRanges(log.reader.aborted_transactions(start, log.last_stable_offset))
     true = AbortedRanges(AbortedTransaction(*entry[:3]) for entry in all_of_them.aborted.entries())
     for header in headers:
         if start <= header.base_offset < log.last_stable_offset and not header.attributes & ATTRIBUTE_CONTROL:

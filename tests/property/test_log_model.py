@@ -445,7 +445,7 @@ class LogModel(RuleBasedStateMachine):
                 assert self.log.leader_epoch >= live[-1]  # an epoch may have lost, or not had, its records
                 for epoch in set(live):
                     end = self.start_offset + max(i for i, e in enumerate(live) if e == epoch) + 1
-                    assert self.log.end_offset_for(epoch) == (epoch, end)
+                    assert self.log.epochs.end_offset_for(epoch, self.log.log_end_offset) == (epoch, end)
 
     def compare(self) -> None:
         assert read_rows(self.log) == self.rows

@@ -124,7 +124,7 @@ def visible(broker: Broker, tp: TopicPartition) -> list[bytes]:
     """The values that a reader of committed records is given."""
     log = log_of(broker, tp)
     end = log.last_stable_offset
-    aborted = log.aborted_transactions(log.log_start_offset, end)
+    aborted = log.reader.aborted_transactions(log.log_start_offset, end)
     found: list[bytes] = []
     offset = log.log_start_offset
     while offset < end:

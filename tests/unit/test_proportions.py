@@ -38,7 +38,6 @@ LONG_FUNCTIONS = {
 LARGE_CLASSES = {
     "sparklog/client/admin/admin.py::Admin": "one public method for each administrative operation",
     "sparklog/client/consumer/consumer.py::Consumer": "the public methods are those of Kafka's consumer",
-    "sparklog/log/partition_log.py::PartitionLog": "to be split",
 }
 LATE_ATTRIBUTES = {
     "broker_daemon/sparklog_broker/log_format.py::RolledFile.stream": "set by the library's base class",

@@ -305,7 +305,7 @@ class _FetchReader:
         aborted: list[AbortedRange] = []
         try:
             if slices and self._committed:
-                ranges = log.aborted_transactions(slices[0].base_offset, slices[-1].next_offset)
+                ranges = log.reader.aborted_transactions(slices[0].base_offset, slices[-1].next_offset)
                 aborted = [AbortedRange(*r) for r in ranges]
         except SparklogError as e:
             for file_slice in slices:

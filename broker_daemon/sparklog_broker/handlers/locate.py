@@ -49,14 +49,14 @@ async def locate_segments(
     directory, directory_id = broker.storage.logs.table.location_of(TopicPartition(request.topic, request.partition))
     end_offset = min(request.end_offset, stable_offset if committed else high_watermark)
     if committed:
-        end_offset = log.end_with_few_aborted(aborted_ranges_max, request.start_offset, end_offset)
+        end_offset = log.reader.end_with_few_aborted(aborted_ranges_max, request.start_offset, end_offset)
     if request.start_offset < log.local_log_start_offset:
         locate = partial(log.reader.locate, request.start_offset, end_offset)
         ranges = await asyncio.get_running_loop().run_in_executor(broker.storage.remote_reads, locate)
     else:
         ranges = log.reader.locate(request.start_offset, end_offset)
     partition.traffic.located_bytes += sum(r.end_position - r.start_position for r in ranges)
-    aborted = log.aborted_transactions(ranges[0].first_offset, end_offset) if committed and ranges else []
+    aborted = log.reader.aborted_transactions(ranges[0].first_offset, end_offset) if committed and ranges else []
     return Response(
         LocateSegmentsResponse(
             data_dir=str(directory),

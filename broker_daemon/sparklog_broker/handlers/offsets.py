@@ -120,7 +120,7 @@ def _epoch_before(broker: Broker, requested: ListOffsetsPartition, offset: int) 
 def _has_commits_behind(broker: Broker, requested: ListOffsetsPartition, offset: int) -> bool:
     partition = broker.partitions.find(TopicPartition(requested.topic, requested.partition))
     log = None if partition is None else partition.open_log
-    return log is not None and log.has_commits_behind(offset)
+    return log is not None and log.reader.has_commits_behind(offset)
 
 
 async def _all_at_once(broker: Broker, request: ListOffsetsRequest) -> list[ListOffsetsResult]:

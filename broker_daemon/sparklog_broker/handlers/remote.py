@@ -44,8 +44,8 @@ async def locate_remote(request: LocateRemoteRequest, payload: memoryview, conte
     ][:REMOTE_SEGMENTS_MAX]
     aborted = []
     if segments and request.isolation == READ_COMMITTED:
-        stable_offset = log.end_with_few_aborted(ABORTED_RANGES_MAX, request.start_offset, stable_offset)
-        aborted = log.aborted_transactions(request.start_offset, min(segments[-1].next_offset, stable_offset))
+        stable_offset = log.reader.end_with_few_aborted(ABORTED_RANGES_MAX, request.start_offset, stable_offset)
+        aborted = log.reader.aborted_transactions(request.start_offset, min(segments[-1].next_offset, stable_offset))
     return Response(
         LocateRemoteResponse(
             url,

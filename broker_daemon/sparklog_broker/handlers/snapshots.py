@@ -167,7 +167,7 @@ async def _collect(broker: Broker, partitions: Sequence[TopicPartition], isolati
     for tp in partitions:
         try:
             snapshot[tp] = extent = extent_of(broker, tp, isolation)
-            if broker.partitions.get(*tp).log.has_commits_behind(extent.end):
+            if broker.partitions.get(*tp).log.reader.has_commits_behind(extent.end):
                 behind.add(tp)
         except NotLeaderError:
             partition = broker.partitions.find(tp)

@@ -86,5 +86,5 @@ def has_its_records(log: PartitionLog, metadata: RemoteSegmentMetadata) -> bool:
     start = max(metadata.base_offset, log.log_start_offset)
     before = [epoch for epoch, first in metadata.leader_epochs if first <= start]
     epochs = [before[-1] if before else UNDEFINED, *(e for e, first in metadata.leader_epochs if first > start)]
-    here = [epoch for epoch, _ in log.epochs_in(start, metadata.next_offset)]
+    here = [epoch for epoch, _ in log.epochs.between(start, metadata.next_offset)]
     return epochs[1:] == here[1:] and (epochs[0] == here[0] or UNDEFINED in (epochs[0], here[0]))

@@ -157,7 +157,7 @@ def compact_log(due: DueLog, keys: OffsetMap, throttle: Callable[[int], None] = 
     context = replace(
         log.replacement.context(throttle),
         deletions_may_go=due.deletions_may_go,
-        aborted=AbortedRanges(log.aborted_transactions(0, section.first_uncleanable_offset)),
+        aborted=AbortedRanges(log.reader.aborted_transactions(0, section.first_uncleanable_offset)),
         last_of_producers=log.last_offsets_of_producers(),
     )
     segments = [s for s in log.local_segments if s.base_offset < section.first_uncleanable_offset]

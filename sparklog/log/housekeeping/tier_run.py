@@ -236,9 +236,9 @@ def _upload(
         copied_ms=clock.now_ms(),
         checksum_bytes=PIECE_BYTES,
         objects=objects,
-        leader_epochs=log.epochs_in(base, segment.next_offset),
+        leader_epochs=log.epochs.between(base, segment.next_offset),
         has_gaps=segment.has_gaps,
-        aborted=[(e[0], e[1], e[2], e[3]) for e in log.aborted_in(base, segment.next_offset)],
+        aborted=[(e[0], e[1], e[2], e[3]) for e in log.reader.aborted_in(base, segment.next_offset)],
     )
     store.write(f"{prefix}/{MANIFEST}", [encode_manifest(log.owner, metadata)])
     return metadata

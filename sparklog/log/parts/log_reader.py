@@ -7,12 +7,15 @@ order: it raises the log start first.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from sparklog.errors import LogCorruptError, OffsetOutOfRangeError, StorageError
+from sparklog.format.txn_index import AbortedEntry
 from sparklog.log.model.log_config import LocatedRange
 from sparklog.log.parts.ranges import LOCATE_RANGES_MAX, ranges_between, slice_from
 from sparklog.log.parts.time_lookup import TimeLookup, TopicSchemas
+from sparklog.log.producers.transactions import AbortedTransaction
 from sparklog.log.producers.whole_transactions import Commit, CommitScan
 from sparklog.log.segments.slices import FileSlice
 from sparklog.log.segments.stored_schema import SchemaOf
@@ -98,6 +101,29 @@ class LogReader:
             except StorageError:
                 if segments is self._state.segments:  # else compaction or retention has removed a file
                     raise
+
+    def has_commits_behind(self, offset: int) -> bool:
+        """Return True if the log can have a commit marker at or after `offset`, False if it surely has none."""
+        return self._state.producers.last_commit_offset >= offset
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Return the aborted transactions that can have records in [start_offset, end_offset), in the order of their
+        markers. The range must lie below the last stable offset."""
+        return self._state.producers.aborted.between(start_offset, end_offset)
+
+    def end_with_few_aborted(self, count_max: int, start_offset: int, end_offset: int) -> int:
+        """Return an end for a read from `start_offset`: `end_offset`, or a smaller offset, such that
+        `aborted_transactions` has about `count_max` entries at most for the range."""
+        return self._state.producers.aborted.end_with_at_most(count_max, start_offset, end_offset)
+
+    def aborted_in(self, start_offset: int, end_offset: int) -> list[AbortedEntry]:
+        """Return the aborted transactions whose markers are in [start_offset, end_offset)."""
+        return list(self._state.producers.aborted.entries(start_offset, end_offset))
+
+    def bases_in(self, start_offset: int, end_offset: int) -> list[int]:
+        """Return the segments' base offsets that lie in [start_offset, end_offset)."""
+        bases = self._state.segments.bases
+        return bases[bisect_left(bases, start_offset) : bisect_left(bases, end_offset)]
 
     @property
     def schema_of(self) -> SchemaOf:

@@ -82,6 +82,12 @@ class LeaderEpochs:
         i = bisect_right([e.start_offset for e in self.entries], offset) - 1
         return self.entries[i].epoch if i >= 0 else UNDEFINED
 
+    def between(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Return pairs (epoch, its first offset in the range) for the records in [start_offset, end_offset). The first
+        epoch is -1 if unknown."""
+        inside = [(e.epoch, e.start_offset) for e in self.entries if start_offset < e.start_offset < end_offset]
+        return [(self.epoch_of(start_offset), start_offset), *inside]
+
     def truncate_from_end(self, end_offset: int) -> bool:
         """Forget the epochs that begin at or above `end_offset`. Returns True if there was such an epoch."""
         kept = self.entries[: bisect_left([e.start_offset for e in self.entries], end_offset)]

@@ -48,7 +48,7 @@ def test_aborted_rows_go_and_delete_no_committed_ones(tmp_path: Path, clock: Man
     compact(log)
     assert stored(log) == [(0, b"k", b"committed")]
     assert markers(log) == [1, 3]
-    assert log.aborted_transactions(0, 4) == [(7, 2, 3)]
+    assert log.reader.aborted_transactions(0, 4) == [(7, 2, 3)]
     log.close()
 
 
@@ -61,18 +61,18 @@ def test_a_marker_goes_after_its_data_and_the_horizon(tmp_path: Path, clock: Man
     send(log, produced(-1, -1, epoch=-1, key=b"more"))
     assert compact(log) is not None  # the abort marker has no data any more: its time runs
     assert markers(log) == [2, 4]
-    assert log.aborted_transactions(0, 6) == [(7, 0, 2)]
+    assert log.reader.aborted_transactions(0, 6) == [(7, 0, 2)]
     clock.time_ms += 999
     assert due_for_compaction(log) is None
     clock.time_ms += 1
     assert due_for_compaction(log) is not None
     compact(log, roll=False)
     assert markers(log) == [4]  # the committed one still has data
-    assert log.aborted_transactions(0, 6) == []
+    assert log.reader.aborted_transactions(0, 6) == []
     assert due_for_compaction(log) is None
     log.close()
     log = open_keyed(tmp_path, SETTINGS, clock=clock)
-    assert log.aborted_transactions(0, 6) == []
+    assert log.reader.aborted_transactions(0, 6) == []
     assert log.last_stable_offset == log.high_watermark
     log.close()
 
@@ -165,12 +165,12 @@ def test_merged_segments_have_one_file_of_aborted_transactions(tmp_path: Path, c
         send_in_transaction(log, 7, 0, epoch=n)
         end(log, 7, n + 1, commit=False)
         log.appender.begin_segment()
-    aborted = log.aborted_transactions(0, 8)
+    aborted = log.reader.aborted_transactions(0, 8)
     compact(log, roll=False)
     names = [p.name for p in (tmp_path / OWNER.directory_name).glob("*.txnindex")]
     assert names == [f"{0:020d}.txnindex"]
-    assert log.aborted_transactions(0, 8) == aborted
+    assert log.reader.aborted_transactions(0, 8) == aborted
     log.close()
     log = open_keyed(tmp_path, SETTINGS, clock=clock)
-    assert log.aborted_transactions(0, 8) == aborted
+    assert log.reader.aborted_transactions(0, 8) == aborted
     log.close()

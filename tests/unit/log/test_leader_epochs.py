@@ -127,7 +127,13 @@ def test_a_log_notes_an_epoch_before_its_first_record_is_written(tmp_path: Path)
     append(log, 4, 5)
     assert log.leader_epoch == 5
     assert decode_epochs((tmp_path / FILE).read_bytes()) == [(1, 0), (5, 5)]
-    assert [log.end_offset_for(e) for e in (0, 1, 4, 5, 6)] == [(0, 0), (1, 5), (1, 5), (5, 9), (-1, -1)]
+    assert [log.epochs.end_offset_for(e, log.log_end_offset) for e in (0, 1, 4, 5, 6)] == [
+        (0, 0),
+        (1, 5),
+        (1, 5),
+        (5, 9),
+        (-1, -1),
+    ]
     with pytest.raises(FencedLeaderEpochError, match="leader epoch 4 has ended"):
         log.appender.append(records(1), leader_epoch=4)
     assert log.log_end_offset == 9
@@ -138,10 +144,10 @@ def test_a_log_notes_an_epoch_before_its_first_record_is_written(tmp_path: Path)
     files.free_bytes = 300  # the epoch can, the record cannot: an epoch without records
     with pytest.raises(StorageFullError):
         log.appender.append(records(1), leader_epoch=6)
-    assert log.end_offset_for(5) == (5, 9)
+    assert log.epochs.end_offset_for(5, log.log_end_offset) == (5, 9)
     files.free_bytes = 1 << 30
     append(log, 1, 8)
-    assert log.end_offset_for(6) == (5, 9)
+    assert log.epochs.end_offset_for(6, log.log_end_offset) == (5, 9)
 
 
 def test_an_epoch_that_could_not_be_written_is_written_before_its_first_record_all_the_same(tmp_path: Path) -> None:
@@ -170,7 +176,7 @@ def test_a_truncated_epoch_in_the_file_does_not_apply_to_later_records(
     append(log, 3, 0)
     log.close()
     log = open_log(tmp_path)
-    assert log.end_offset_for(0) == (0, 5)
+    assert log.epochs.end_offset_for(0, log.log_end_offset) == (0, 5)
     log.close()
 
 
@@ -179,7 +185,7 @@ def test_epochs_survive_restarts_and_a_lost_or_damaged_file(tmp_path: Path, clea
     log = open_log(tmp_path, {"segment.bytes": 4096})
     for i in range(12):
         append(log, 5, i // 3)
-    ends = [log.end_offset_for(e) for e in range(6)]
+    ends = [log.epochs.end_offset_for(e, log.log_end_offset) for e in range(6)]
     if clean:
         log.close()
     for damage in (None, b"", b"{}", "remove"):
@@ -188,7 +194,7 @@ def test_epochs_survive_restarts_and_a_lost_or_damaged_file(tmp_path: Path, clea
         elif damage is not None:
             (tmp_path / FILE).write_bytes(damage)  # type: ignore[arg-type]
         log = open_log(tmp_path, {"segment.bytes": 4096}, clean=clean)
-        assert [log.end_offset_for(e) for e in range(6)] == ends
+        assert [log.epochs.end_offset_for(e, log.log_end_offset) for e in range(6)] == ends
         assert decode_epochs((tmp_path / FILE).read_bytes()) == [(0, 0), (1, 15), (2, 30), (3, 45)]
 
 
@@ -200,7 +206,15 @@ def test_a_crash_that_cut_the_tail_forgets_its_epoch(tmp_path: Path) -> None:
     append(log, 3, 2)
     path.write_bytes(path.read_bytes()[: size + 100])
     log = open_log(tmp_path, clean=False)
-    assert (log.leader_epoch, log.end_offset_for(0), log.end_offset_for(2)) == (0, (0, 3), (-1, -1))
+    assert (
+        log.leader_epoch,
+        log.epochs.end_offset_for(0, log.log_end_offset),
+        log.epochs.end_offset_for(2, log.log_end_offset),
+    ) == (
+        0,
+        (0, 3),
+        (-1, -1),
+    )
 
 
 def test_a_damaged_epoch_in_a_batch_is_not_believed(tmp_path: Path) -> None:
@@ -213,7 +227,7 @@ def test_a_damaged_epoch_in_a_batch_is_not_believed(tmp_path: Path) -> None:
     stamp_batch(data, log.segments[0].data_position, header, base_offset=0, leader_epoch=9000, append_time_ms=0)
     path.write_bytes(data)
     log = open_log(tmp_path, clean=False)
-    assert (log.leader_epoch, log.end_offset_for(0)) == (2, (0, 3))
+    assert (log.leader_epoch, log.epochs.end_offset_for(0, log.log_end_offset)) == (2, (0, 3))
     append(log, 1, 2)
 
 
@@ -222,7 +236,9 @@ def test_deleting_records_forgets_their_epochs(tmp_path: Path) -> None:
     for epoch in (0, 1, 2):
         append(log, 4, epoch)
     log.retention.delete_records(6)
-    assert log.end_offset_for(0) == (0, 6)
-    assert log.end_offset_for(1) == (1, 8)
+    assert log.epochs.end_offset_for(0, log.log_end_offset) == (0, 6)
+    assert log.epochs.end_offset_for(1, log.log_end_offset) == (1, 8)
     log.close()
-    assert open_log(tmp_path, log_start_offset=6).end_offset_for(0) == (0, 6)
+    assert open_log(tmp_path, log_start_offset=6).epochs.end_offset_for(
+        0, open_log(tmp_path, log_start_offset=6).log_end_offset
+    ) == (0, 6)

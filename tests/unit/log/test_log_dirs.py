@@ -553,6 +553,10 @@ def test_the_first_append_to_partitions_created_together_writes_no_epoch(tmp_pat
     kill(manager)
     again = started(tmp_path, specs=specs)  # type: ignore[arg-type]
     found = [again.table.get(TopicPartition("other", p)) for p in range(3)]
-    assert [log.end_offset_for(log.leader_epoch) for log in found] == [(0, 3), (5, 6), (4, 3)]
-    assert found[1].end_offset_for(0) == (0, 3)
+    assert [log.epochs.end_offset_for(log.leader_epoch, log.log_end_offset) for log in found] == [
+        (0, 3),
+        (5, 6),
+        (4, 3),
+    ]
+    assert found[1].epochs.end_offset_for(0, found[1].log_end_offset) == (0, 3)
     assert again.close()

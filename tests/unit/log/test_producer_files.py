@@ -34,7 +34,7 @@ def state(log: PartitionLog) -> tuple[object, ...]:
     return (
         log.producers(),
         log.last_stable_offset,
-        log.aborted_transactions(0, log.log_end_offset),
+        log.reader.aborted_transactions(0, log.log_end_offset),
         sorted(log._state.producers.states),
     )
 
@@ -153,7 +153,7 @@ def test_producers_survive_their_batches(tmp_path: Path) -> None:
     assert log.retention.drop_below_log_start() > 0
     log.retention.remove_dropped()
     assert log.producers() == before
-    assert log.aborted_transactions(0, log.log_end_offset) == []
+    assert log.reader.aborted_transactions(0, log.log_end_offset) == []
     start = log.log_start_offset
     log.close(seal=False)
     log = open_log(tmp_path, SMALL, clean=False, log_start_offset=start)

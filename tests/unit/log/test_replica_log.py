@@ -59,7 +59,7 @@ def test_a_follower_knows_the_producers_and_their_transactions(tmp_path: Path) -
     follower.raise_high_watermark(follower.log_end_offset)
     assert follower.producers() == leader.producers()
     assert follower.last_stable_offset == leader.last_stable_offset == 6
-    assert follower.aborted_transactions(0, 6) == leader.aborted_transactions(0, 6) != []
+    assert follower.reader.aborted_transactions(0, 6) == leader.reader.aborted_transactions(0, 6) != []
     again = follower.appender.append(produced(7, 0, rows=2))  # it leads now, and the producer sends again
     assert (again.duplicate, again.base_offset) == (True, 0)
 

@@ -47,7 +47,7 @@ def test_aborted_transactions_in_the_store_stay_aborted(tmp_path: Path, clean: b
     end(log, 8, 1, commit=False)
     roll(tiered)
     log.flusher.flush()
-    known = log.aborted_transactions(0, log.log_end_offset), log.producers(), log.last_stable_offset
+    known = log.reader.aborted_transactions(0, log.log_end_offset), log.producers(), log.last_stable_offset
     assert known[0] == [AbortedTransaction(7, 0, 3), AbortedTransaction(8, 1, 7)]
     assert tiered.tier().released == 3
     for _ in range(2):
@@ -59,8 +59,12 @@ def test_aborted_transactions_in_the_store_stay_aborted(tmp_path: Path, clean: b
             tiered.crash()
         assert store.calls == [], "the start has read nothing from the store"
         log = tiered.log
-        assert (log.aborted_transactions(0, log.log_end_offset), log.producers(), log.last_stable_offset) == known
-        assert log.aborted_transactions(4, 6) == [AbortedTransaction(8, 1, 7)]
+        assert (
+            log.reader.aborted_transactions(0, log.log_end_offset),
+            log.producers(),
+            log.last_stable_offset,
+        ) == known
+        assert log.reader.aborted_transactions(4, 6) == [AbortedTransaction(8, 1, 7)]
     assert len(read_all(log)) == 9
     log.close()
 
@@ -75,7 +79,7 @@ def test_a_marker_in_the_local_part_ends_a_transaction_begun_in_the_store(tmp_pa
     assert tiered.tier().released == 1
     log = tiered.reopen()
     assert log.last_stable_offset == log.log_end_offset
-    assert log.aborted_transactions(0, 1) == [AbortedTransaction(7, 0, 2)]
+    assert log.reader.aborted_transactions(0, 1) == [AbortedTransaction(7, 0, 2)]
     log.close()
 
 
@@ -142,7 +146,7 @@ def test_without_any_snapshot_the_journal_knows(tmp_path: Path) -> None:
     roll(tiered)
     send(log, produced(5, 1))
     log.flusher.flush()
-    known = log.aborted_transactions(0, log.log_end_offset), log.producers()
+    known = log.reader.aborted_transactions(0, log.log_end_offset), log.producers()
     assert len(known[0]) == 1
     assert tiered.tier().released == 2
     for _ in range(2):  # the second start has the snapshot that the first has made
@@ -154,7 +158,7 @@ def test_without_any_snapshot_the_journal_knows(tmp_path: Path) -> None:
             for path in gone:
                 path.unlink()
         log = tiered.open()
-        assert (log.aborted_transactions(0, log.log_end_offset), log.producers()) == known
+        assert (log.reader.aborted_transactions(0, log.log_end_offset), log.producers()) == known
         assert send(log, produced(5, 0)).base_offset == 0, "recognised"
     log.close()
 
@@ -172,7 +176,7 @@ def test_producers_across_the_store_and_the_local_part_are_restored_without_snap
     send(log, produced(7, 1, transactional=True))
     end(log, 7, 1, commit=False)
     log.flusher.flush()
-    known = log.aborted_transactions(0, log.log_end_offset)
+    known = log.reader.aborted_transactions(0, log.log_end_offset)
     assert len(known) == 2
     assert tiered.tier().released == 1
     log.close()
@@ -180,8 +184,8 @@ def test_producers_across_the_store_and_the_local_part_are_restored_without_snap
     for path in [*directory.glob("*.snapshot"), *(directory.glob("*.txnindex") if lost == "all" else ())]:
         path.unlink()
     log = tiered.reopen()
-    assert log.aborted_transactions(0, log.log_end_offset) == known
-    assert log.aborted_transactions(0, 1) == [AbortedTransaction(7, 0, known[1].last_offset)]
+    assert log.reader.aborted_transactions(0, log.log_end_offset) == known
+    assert log.reader.aborted_transactions(0, 1) == [AbortedTransaction(7, 0, known[1].last_offset)]
     log.close()
 
 
@@ -202,7 +206,7 @@ def test_a_snapshot_that_is_older_than_the_local_files_is_not_used(tmp_path: Pat
     for _ in range(2):
         assert [p.name for p in sorted(log.directory.glob("*.snapshot"))] == [f"{5:020d}.snapshot"]
         assert log.last_stable_offset == 5
-        assert log.aborted_transactions(0, 5) == [AbortedTransaction(7, 0, 2)]
+        assert log.reader.aborted_transactions(0, 5) == [AbortedTransaction(7, 0, 2)]
         log = tiered.reopen()
     assert send(log, produced(5, 0)).base_offset == 3, "recognised"
     log.close()

@@ -37,7 +37,7 @@ def test_an_open_transaction_holds_the_last_stable_offset(log: PartitionLog) -> 
     assert (log.last_stable_offset, log.high_watermark) == (2, 7)
     end(log, 7, 1, commit=True)
     assert log.last_stable_offset == log.high_watermark == 8
-    assert log.aborted_transactions(0, 8) == []
+    assert log.reader.aborted_transactions(0, 8) == []
 
 
 def test_the_oldest_open_transaction_counts(log: PartitionLog) -> None:
@@ -47,7 +47,7 @@ def test_the_oldest_open_transaction_counts(log: PartitionLog) -> None:
     assert log.last_stable_offset == 0
     end(log, 7, 1, commit=False)
     assert log.last_stable_offset == 4
-    assert log.aborted_transactions(0, 4) == [(7, 0, 3)]
+    assert log.reader.aborted_transactions(0, 4) == [(7, 0, 3)]
 
 
 def test_a_decision_counts_when_its_marker_is_below_the_high_watermark(log: PartitionLog) -> None:
@@ -106,7 +106,7 @@ def test_a_client_cannot_append_a_marker(log: PartitionLog) -> None:
 
 def test_a_marker_in_an_empty_log_and_of_an_unknown_producer(log: PartitionLog) -> None:
     assert end(log, 7, 1, commit=False).base_offset == 0
-    assert log.aborted_transactions(0, 1) == []
+    assert log.reader.aborted_transactions(0, 1) == []
     with pytest.raises(InvalidProducerEpochError):
         send_in_transaction(log, 7, 0, epoch=0)
     send_in_transaction(log, 7, 0, epoch=1)
@@ -155,7 +155,7 @@ def test_a_producer_that_keeps_its_epoch_goes_on_counting(log: PartitionLog) -> 
     send_in_transaction(log, 7, 2, epoch=3)
     assert log.last_stable_offset == 3
     end(log, 7, 3, commit=False, keeps_epoch=True)
-    assert log.aborted_transactions(0, 5) == [(7, 3, 4)]
+    assert log.reader.aborted_transactions(0, 5) == [(7, 3, 4)]
     with pytest.raises(InvalidProducerEpochError):
         end(log, 7, 2, commit=True, keeps_epoch=True)
 
@@ -171,7 +171,7 @@ def test_a_delayed_marker_of_a_kept_epoch_does_not_end_the_next_transaction(log:
     with pytest.raises(InvalidProducerEpochError, match="began after"):
         end(log, 7, 0, commit=True, keeps_epoch=True, started_ms=1_000)
     end(log, 7, 0, commit=False, keeps_epoch=True, started_ms=2_000)
-    assert log.aborted_transactions(0, 4) == [(7, 2, 3)]
+    assert log.reader.aborted_transactions(0, 4) == [(7, 2, 3)]
 
 
 def test_a_marker_of_a_kept_epoch_voids_a_guard_without_an_open_transaction(log: PartitionLog) -> None:
@@ -257,11 +257,11 @@ def test_aborted_ranges_are_those_that_overlap(log: PartitionLog) -> None:
     send_in_transaction(log, 9, 0)  # 9
     end(log, 9, 1, commit=False)  # 10
     end(log, 8, 1, commit=False)  # 11
-    assert log.aborted_transactions(0, 2) == [(7, 0, 1)]
-    assert log.aborted_transactions(3, 5) == [(7, 2, 3), (7, 4, 5)]
-    assert log.aborted_transactions(8, 9) == [(8, 8, 11)]
-    assert log.aborted_transactions(9, 10) == [(9, 9, 10), (8, 8, 11)]
-    assert log.aborted_transactions(12, 20) == []
+    assert log.reader.aborted_transactions(0, 2) == [(7, 0, 1)]
+    assert log.reader.aborted_transactions(3, 5) == [(7, 2, 3), (7, 4, 5)]
+    assert log.reader.aborted_transactions(8, 9) == [(8, 8, 11)]
+    assert log.reader.aborted_transactions(9, 10) == [(9, 9, 10), (8, 8, 11)]
+    assert log.reader.aborted_transactions(12, 20) == []
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -272,17 +272,17 @@ def test_all_transactions_are_restored_at_a_start(tmp_path: Path, clean: bool) -
         end(log, 7, n + 1, commit=n % 2 == 0, coordinator_epoch=3)
     send(log, records(1))
     send_in_transaction(log, 8, 0)
-    aborted, producers = log.aborted_transactions(0, 22), log.producers()
+    aborted, producers = log.reader.aborted_transactions(0, 22), log.producers()
     assert len(aborted) == 5
     log.close(seal=clean)
     log = open_log(tmp_path, {"segment.bytes": 4096}, clean=clean)
     assert log.last_stable_offset == 21
-    assert log.aborted_transactions(0, 22) == aborted
+    assert log.reader.aborted_transactions(0, 22) == aborted
     assert log.producers() == producers
     assert end(log, 7, 10, commit=False, coordinator_epoch=3).duplicate
     send(log, produced(8, 1, transactional=True))
     end(log, 8, 1, commit=False)
-    assert log.aborted_transactions(20, 30) == [(8, 21, 23)]
+    assert log.reader.aborted_transactions(20, 30) == [(8, 21, 23)]
 
 
 def test_the_last_stable_offset_is_not_below_the_log_start(log: PartitionLog) -> None:
@@ -300,7 +300,7 @@ def test_truncation_takes_markers_and_batches_back(log: PartitionLog) -> None:
     log.truncation.truncate_to(1)
     log.raise_high_watermark(1)
     assert log.last_stable_offset == 0
-    assert log.aborted_transactions(0, 9) == []
+    assert log.reader.aborted_transactions(0, 9) == []
     end(log, 7, 1, commit=True)
     assert log.last_stable_offset == 2
 

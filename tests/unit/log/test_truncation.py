@@ -48,7 +48,7 @@ def test_a_log_ends_where_it_was_cut(tmp_path: Path, offset: int, restart: str) 
         assert values(log) == before[:end]
     append(log, 2, 7)
     assert [o for o, _ in values(log)] == list(range(end + 2))
-    assert log.end_offset_for(6)[1] == end
+    assert log.epochs.end_offset_for(6, log.log_end_offset)[1] == end
     times = [log.reader.offset_for_timestamp(t).offset for t in (0, end * 10, end * 10 + 1)]
     assert times == [0, end, end + 1]
     log.close()

@@ -105,21 +105,21 @@ def test_commits_are_listed_from_an_append_time_on(tmp_path: Path) -> None:
 
 def test_the_newest_commit_is_remembered_without_reading(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    assert not log.has_commits_behind(0)
+    assert not log.reader.has_commits_behind(0)
     send_in_transaction(log, 7, 0)
     end(log, 7, 1, commit=False)
-    assert not log.has_commits_behind(0), "an aborted transaction does not count"
+    assert not log.reader.has_commits_behind(0), "an aborted transaction does not count"
     send_in_transaction(log, 8, 0)
-    assert not log.has_commits_behind(log.last_stable_offset), "nothing is committed behind the open one"
+    assert not log.reader.has_commits_behind(log.last_stable_offset), "nothing is committed behind the open one"
     send_in_transaction(log, 9, 0)
     end(log, 9, 1, commit=True)
-    assert log.has_commits_behind(log.last_stable_offset)
+    assert log.reader.has_commits_behind(log.last_stable_offset)
     log.close()
     log = open_log(tmp_path)
     log.raise_high_watermark(log.log_end_offset)
-    assert log.has_commits_behind(log.last_stable_offset), "nor does a restart forget it"
+    assert log.reader.has_commits_behind(log.last_stable_offset), "nor does a restart forget it"
     end(log, 8, 1, commit=True)
-    assert not log.has_commits_behind(log.last_stable_offset)
+    assert not log.reader.has_commits_behind(log.last_stable_offset)
 
 
 def test_transactions_of_a_kept_epoch_differ_by_their_begin() -> None:

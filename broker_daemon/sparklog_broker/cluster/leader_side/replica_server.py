@@ -345,9 +345,9 @@ def _read(
         result.gaps, result.next_offset = [MissingOffsets(*gap) for gap in gaps], next_offset
     if slices:
         result.length_bytes, result.next_offset = length, next_offset
-        result.segments = log.bases_in(requested.fetch_offset, next_offset)[:SEGMENTS_MAX]
+        result.segments = log.reader.bases_in(requested.fetch_offset, next_offset)[:SEGMENTS_MAX]
     if slices or gaps:
-        begun = log.epochs_in(requested.fetch_offset, next_offset)
+        begun = log.epochs.between(requested.fetch_offset, next_offset)
         if len(begun) > 1 or begun[0][0] != requested.last_epoch:
             result.epochs = [EpochBegin(*entry) for entry in begun[:EPOCHS_MAX] if entry[0] >= 0]
     return result, slices
