@@ -303,6 +303,7 @@ def _end_with(parent_pid: int) -> None:
 def _warm_up() -> None:
     """Import the libraries and start DuckDB once, so that no statement waits for them."""
     import_module("sparklog.console.files")
-    session = import_module("sparklog.query.session")
+    import_module("sparklog.query.session")
+    connection = import_module("sparklog.query.connection")
     with suppress(InvalidConfigError):  # duckdb is missing: each statement reports that
-        session.require_duckdb().connect(":memory:").sql("SELECT 1").to_arrow_table()
+        connection.require_duckdb().connect(":memory:").sql("SELECT 1").to_arrow_table()

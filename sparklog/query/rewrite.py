@@ -1,4 +1,4 @@
-"""Rewrites queries for the newest rows, which `newest` finds, so that they read the end of a topic."""
+"""Rewrites queries for the newest rows, which `tail_queries` finds, so that they read the end of a topic."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ class NewestRewriter:
     def rewrite(self, query: str, parts: Sequence[tuple[NewestRows, TopicPart]]) -> str:
         """Return the query, in which the topics of SELECTs are replaced by tables of the needed offsets.
 
-        The tables exist until `end`. A SELECT whose needed offsets `newest.bound` does not find stays as it is. Raises
-        duckdb.Error.
+        The tables exist until `end`. A SELECT whose needed offsets `tail_queries.bound` does not find stays as it is.
+        Raises duckdb.Error.
         """
         replaced = []
         for number, (newest, part) in enumerate(parts):

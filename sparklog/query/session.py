@@ -17,9 +17,8 @@ import traceback
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -28,7 +27,6 @@ from sparklog.client.net.background import EXIT_S
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.retry import Retries, RetryPolicy, until_answered
 from sparklog.client.reading.isolation import isolation_of
-from sparklog.client.reading.latest_rows import latest_view
 from sparklog.errors import (
     ClosedError,
     InvalidConfigError,
@@ -38,47 +36,40 @@ from sparklog.errors import (
     SparklogError,
 )
 from sparklog.query.calls import CALLS
+from sparklog.query.connection import (
+    MEMORY_LIMIT_BYTES,
+    MEMORY_LIMIT_BYTES_MAX,
+    MEMORY_LIMIT_BYTES_MIN,
+    THREADS_MAX,
+    locked_connection,
+    require_duckdb,
+)
 from sparklog.query.dialect import (
     in_this_dialect,
     is_description,
     is_table_list,
-    quote_hint,
     table_list,
-    with_quotes,
     with_subjects,
-    words_of,
 )
 from sparklog.query.exact_values import with_exact_values
 from sparklog.query.explain import ADVICE, explained
-from sparklog.query.names import literal, quoted, topics_named
-from sparklog.query.ranges import OFFSET, Filter, OffsetRange
+from sparklog.query.keyword_errors import keyword_error
+from sparklog.query.names import topics_named
+from sparklog.query.registered_topics import RegisteredTopics
 from sparklog.query.result import QueryResult
-from sparklog.query.rewrite import NewestRewriter, TopicPart
+from sparklog.query.rewrite import NewestRewriter
 from sparklog.query.scan import (
     Control,
     ReadOptions,
     ScanStatistics,
-    TopicScan,
-    TopicSnapshot,
     newest_info,
-    offsets_from,
     table_schema,
-    take_snapshot,
 )
-from sparklog.query.statement_kinds import check_kind
-from sparklog.query.topic_table import OpenScan, TopicTable
+from sparklog.query.statement_kinds import check_kind, kind_of
 from sparklog.security.client_security import Security
-from sparklog.settings import MIB
 from sparklog.times import parse_time_ms
-from sparklog.types import INTERNAL_TOPICS, TopicPartition
+from sparklog.types import INTERNAL_TOPICS
 
-if TYPE_CHECKING:
-    import duckdb
-
-EXTRA = "pip install 'sparklog[sql]'"
-MEMORY_LIMIT_BYTES = 1024 * MIB
-MEMORY_LIMIT_BYTES_MIN, MEMORY_LIMIT_BYTES_MAX = 16 * MIB, 2**40
-THREADS_MAX = 1_024
 RESULT_BATCH_ROWS = 65_536
 _END = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/)*(?:commit|rollback|end|abort)\b", re.IGNORECASE | re.DOTALL)
 
@@ -87,16 +78,6 @@ _log = logging.getLogger(__name__)
 _open_sessions: weakref.WeakSet[SqlSession] = weakref.WeakSet()
 _kept_sessions: list[SqlSession] = []
 """Sessions that must stay alive: at the end of the process all, in a forked child those of the parent."""
-
-
-def require_duckdb() -> Any:
-    """Return the module duckdb. Raises InvalidConfigError with the install command if duckdb is missing."""
-    try:
-        import duckdb
-    except ImportError as e:
-        raise InvalidConfigError(f"SQL needs the library duckdb: {EXTRA}") from e
-    _end_before_duckdb()
-    return duckdb
 
 
 @functools.cache
@@ -178,18 +159,6 @@ def sql(
         return result.read_all(max_rows=max_rows, max_bytes=max_bytes)
 
 
-class _TopicBinding(NamedTuple):
-    """A topic, and the table that is registered for it in DuckDB."""
-
-    topic: str
-    table: TopicTable
-
-
-LATEST_SCHEMA = "latest"
-"""SQL schema of the views `latest.TOPIC`, which have the newest row of each key of a topic with keys."""
-_LATEST = re.compile(r"\blatest\b\"?\s*\.", re.IGNORECASE)
-
-
 class SqlSession:
     """A session of SQL statements, in a DuckDB whose tables are the topics.
 
@@ -261,17 +230,15 @@ class SqlSession:
         self._cluster: Cluster = cluster(bootstrap_servers, security)
         self._options = ReadOptions(isolation_of(isolation_level), local, request_timeout_ms, lateness_ms)
         self._duckdb = require_duckdb()
-        self._connection = _locked_connection(self._duckdb, memory_limit_bytes, threads, allow_files)
+        _end_before_duckdb()
+        self._connection = locked_connection(self._duckdb, memory_limit_bytes, threads, allow_files)
         self._rewriter = NewestRewriter(self._connection)
-        self._bindings: dict[str, _TopicBinding] = {}
-        """The registered topics, by name in lower case."""
-        self._snapshots: dict[str, TopicSnapshot] = {}
+        self._topics = RegisteredTopics(self._connection, self._cluster, self._options)
         self._control = Control()
         self._result: QueryResult | None = None
         self._in_transaction = False
         self._now_ms = 0
         """Start of the running statement in ms since 1970, for the function `moment`."""
-        self._keywords: frozenset[str] | None = None
         self._allows_files = bool(allow_files)
         self._connection.create_function("moment", self._moment, ["VARCHAR"], "TIMESTAMPTZ")
         self._closed = ""
@@ -311,7 +278,7 @@ class SqlSession:
             raise InvalidQueryError(f"the statement is not valid Unicode: {e.reason} at position {e.start}") from e
         if not statements:
             raise InvalidQueryError("no statement: write SQL, for example SELECT count(*) FROM topic")
-        kinds = [_kind_of(statement) for statement in statements]
+        kinds = [kind_of(statement) for statement in statements]
         for statement, kind in zip(statements, kinds, strict=True):
             check_kind(kind, statement.query, allows_files=self._allows_files)
         for statement, kind in zip(statements[:-1], kinds, strict=False):
@@ -362,7 +329,7 @@ class SqlSession:
             if not self._closed:
                 self._closed = "this SqlSession is closed: create a new one"
                 self._end_statement()
-                self._bindings.clear()
+                self._topics.close()
                 self._connection.close()
                 del self._rewriter, self._connection  # DuckDB releases the GIL when it drops a connection
 
@@ -385,7 +352,7 @@ class SqlSession:
 
     def _start(self, query: str, kind: str) -> QueryResult:
         """Run one statement and return its rows. Changes, such as those of a CREATE, are complete on return."""
-        self._snapshots.clear()
+        self._topics.begin_statement(self._control)
         self._now_ms = time.time_ns() // 1_000_000
         topics: Collection[str] = ()
         named: list[str] = []
@@ -396,8 +363,8 @@ class SqlSession:
                 return self._read(self._connection.sql(query), query, topics, named)
             named = topics_named(query, topics)
             for topic in named:
-                self._bind(topic)
-            self._bind_latest(query, named)
+                self._topics.register(topic)
+            self._topics.register_latest(query, named)
             if named and is_description(query):
                 query = with_subjects(query, self._cluster.topic(named[0]))
             if kind == "TRANSACTION":
@@ -421,70 +388,6 @@ class SqlSession:
         reader = with_exact_values(relation).to_arrow_reader(RESULT_BATCH_ROWS)
         return QueryResult(reader, lambda e: self._translate(e, query, topics, named), self._control, end)
 
-    def _bind(self, topic: str) -> None:
-        """Take a snapshot of a topic, and register the topic's table unless it is registered with this schema."""
-        snapshot = self._snapshots[topic] = take_snapshot(self._cluster, topic, self._options)
-        schema = table_schema(snapshot.info)
-        binding = self._bindings.get(topic.lower())
-        if binding is None or binding.topic != topic or not binding.table.schema.equals(schema):
-            table = self._table(topic, schema, lambda: self._snapshot(topic).logs)
-            self._connection.register(topic, table)
-            self._bindings[topic.lower()] = _TopicBinding(topic, table)
-
-    def _bind_latest(self, query: str, named: Sequence[str]) -> None:
-        """Create the views `latest.TOPIC` of the topics with keys, if the statement uses the schema `latest`."""
-        if not _LATEST.search(query):
-            return
-        self._connection.execute(f"CREATE SCHEMA IF NOT EXISTS {LATEST_SCHEMA}")
-        for topic in named:
-            info = self._snapshot(topic).info
-            if not info.is_envelope and not info.key_columns:
-                continue
-            hidden = f"all rows of {topic}"
-            snapshot = take_snapshot(self._cluster, topic, self._options, newest=True)
-            schema = table_schema(snapshot.info)
-
-            def open_scan(
-                columns: Sequence[str] | None,
-                expression: Any,
-                snapshot: TopicSnapshot = snapshot,
-                schema: pa.Schema = schema,
-            ) -> TopicScan:
-                row_filter = Filter(expression, schema)
-                return TopicScan(self._cluster, snapshot, schema, columns, row_filter, self._options, self._control)
-
-            self._connection.register(hidden, TopicTable(schema, self._keeping_failures(open_scan)))
-            view = latest_view(snapshot.info, quoted(hidden), schema.names)
-            self._connection.execute(f"CREATE OR REPLACE VIEW {LATEST_SCHEMA}.{quoted(topic)} AS {view}")
-
-    def _snapshot(self, topic: str) -> TopicSnapshot:
-        """Return the topic's snapshot of this statement. If only a view refers to the topic, take the snapshot now."""
-        snapshot = self._snapshots.get(topic)
-        if snapshot is None:
-            snapshot = self._snapshots[topic] = take_snapshot(self._cluster, topic, self._options)
-        return snapshot
-
-    def _table(self, topic: str, schema: pa.Schema, logs: Callable[[], Sequence[OffsetRange]]) -> TopicTable:
-        def open_scan(columns: Sequence[str] | None, expression: Any) -> TopicScan:
-            snapshot = self._snapshot(topic)._replace(logs=logs())
-            row_filter = Filter(expression, schema)
-            return TopicScan(self._cluster, snapshot, schema, columns, row_filter, self._options, self._control)
-
-        return TopicTable(schema, self._keeping_failures(open_scan))
-
-    def _keeping_failures(self, open_scan: OpenScan) -> OpenScan:
-        """Return a function that calls `open_scan` and keeps its exception in the statement's Control, because DuckDB's
-        own error has only the exception's text."""
-
-        def open_kept(columns: Sequence[str] | None, expression: Any) -> Any:
-            try:
-                return open_scan(columns, expression)
-            except BaseException as e:
-                self._control.failure = self._control.failure or e
-                raise
-
-        return open_kept
-
     def _run_bounded(self, query: str, named: Sequence[str]) -> QueryResult | None:
         """Run a query for the newest rows on the ends of its topics. Returns None for any other query, and if the
         attempt fails.
@@ -495,9 +398,9 @@ class SqlSession:
         rewriter = self._rewriter
         try:
             bounded = [
-                (n, self._part(topics[n.topic.lower()]))
+                (n, self._topics.part(topics[n.topic.lower()]))
                 for n in rewriter.find(query)
-                if n.topic.lower() in topics and not self._snapshot(topics[n.topic.lower()]).reaches_back
+                if n.topic.lower() in topics and not self._topics.snapshot(topics[n.topic.lower()]).reaches_back
             ]
             if not bounded:
                 return None
@@ -521,18 +424,6 @@ class SqlSession:
         self._connection.rollback()  # the transaction has written nothing
         self._rewriter.end()
 
-    def _part(self, topic: str) -> TopicPart:
-        snapshot = self._snapshot(topic)
-
-        def make(logs: Callable[[], Sequence[OffsetRange]]) -> TopicTable:
-            return self._table(topic, table_schema(snapshot.info), logs)
-
-        def offsets_from_ms(time_ms: int) -> Mapping[int, int]:
-            times_ms = {TopicPartition(topic, log.partition): time_ms for log in snapshot.logs}
-            return offsets_from(self._cluster, times_ms, self._options)
-
-        return TopicPart(snapshot.logs, make, offsets_from_ms)
-
     def _moment(self, text: str) -> datetime:
         """Return the value of the SQL function `moment` for a time such as `-1h` or `yesterday`. Raises
         InvalidRequestError."""
@@ -543,24 +434,15 @@ class SqlSession:
             raise InvalidRequestError(f"time {text!r} lies outside of the years 1 to 9999") from e
 
     def _syntax_error(self, error: Exception, query: str) -> SparklogError:
-        """Return the error to raise for text with a syntax error. If double quotes around keywords correct the text,
-        the error's message has the corrected text."""
+        """Return the error to raise for text with a syntax error, with the corrected text if keywords are its cause."""
         partition_counts = self._partition_counts()
-        words = words_of(query) & self._reserved_words()
-        if words:
+
+        def names() -> set[str]:
             topics = topics_named(query, partition_counts)
-            names = {c for topic in topics for c in self.columns(topic).names} | set(topics)
-            keywords = [name for name in names if name.lower() in words]
-            corrected = with_quotes(query, keywords, self._parses)
-            if corrected is not None:
-                return InvalidQueryError(quote_hint(*corrected))
-            corrected = with_quotes(query, ["offset"], self._parses)
-            if corrected is not None:  # no topic of the statement has a column `offset`
-                return InvalidQueryError(
-                    f"The offset of a record is the column {OFFSET}. Write:\n"
-                    f"{corrected[0].replace(quoted('offset'), OFFSET).strip()}"
-                )
-        return explained(type(error).__name__, str(error), query, partition_counts, {})
+            return {column for topic in topics for column in self.columns(topic).names} | set(topics)
+
+        of_keywords = keyword_error(self._connection, query, self._parses, names)
+        return of_keywords or explained(type(error).__name__, str(error), query, partition_counts, {})
 
     def _parses(self, query: str) -> bool:
         try:
@@ -569,15 +451,6 @@ class SqlSession:
             return False
         return True
 
-    def _reserved_words(self) -> frozenset[str]:
-        if self._keywords is None:
-            keywords = self._connection.execute(
-                "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category <> 'unreserved' "
-                "UNION SELECT unnest(['at', 'offset', 'window'])"
-            )
-            self._keywords = frozenset(name for (name,) in keywords.fetchall())
-        return self._keywords
-
     def _translate(self, error: Exception, query: str, topics: Collection[str], named: Sequence[str]) -> BaseException:
         """Return the error to raise for an error of DuckDB: the error of a scan if one has failed."""
         control = self._control
@@ -585,56 +458,8 @@ class SqlSession:
             return control.failure
         if control.cancelled.is_set() or str(error).startswith("INTERRUPT Error"):  # from DuckDB, or through Arrow
             return QueryCancelledError("cancelled")
-        columns = {
-            name: self._bindings[name.lower()].table.schema.names for name in named if name.lower() in self._bindings
-        }
+        columns = self._topics.columns_of(named)
         return explained(type(error).__name__, str(error), query, topics, columns, self._advice)
-
-
-def _kind_of(statement: Any) -> str:
-    """Return DuckDB's name of a statement's kind; "" if its Python API lacks the kind, as for UPDATE EXTENSIONS."""
-    try:
-        kind: str = statement.type.name
-    except ValueError:
-        return ""
-    return kind
-
-
-def _locked_connection(
-    module: Any, memory_limit_bytes: int, threads: int | None, allow_files: Sequence[str] = ()
-) -> duckdb.DuckDBPyConnection:
-    """Return a connection with access to no files except those below `allow_files`, and with locked settings."""
-    config: dict[str, Any] = {
-        "enable_external_access": bool(allow_files),
-        "python_enable_replacements": False,
-        "autoinstall_known_extensions": False,
-        "autoload_known_extensions": False,
-        "allow_persistent_secrets": False,
-        "temp_directory": "",
-        "memory_limit": f"{memory_limit_bytes // 1024}KiB",
-    }
-    if threads is not None:
-        config["threads"] = threads
-    connection: duckdb.DuckDBPyConnection = module.connect(":memory:", config=config)
-    connection.execute("SET enable_progress_bar = false")
-    connection.execute("SET TimeZone = 'UTC'")
-    if allow_files:
-        listed = ", ".join(literal(f"{_directory(path)}/") for path in allow_files)
-        connection.execute(f"SET allowed_directories = [{listed}]")
-        connection.execute("SET enable_external_access = false")
-    connection.execute("SET lock_configuration = true")
-    return connection
-
-
-def _directory(path: str) -> Path:
-    try:
-        directory = Path(path).resolve()
-        is_present = directory.is_dir()
-    except (ValueError, OSError):  # a null byte, a name that is too long
-        is_present = False
-    if not is_present:
-        raise InvalidConfigError(f"allow_files = {path!r}: use an existing directory")
-    return directory
 
 
 def _close_at_exit() -> None:

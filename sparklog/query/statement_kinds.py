@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from sparklog.errors import InvalidQueryError
 
@@ -54,3 +55,12 @@ def check_kind(kind: str, query: str, *, allows_files: bool = False) -> None:
     named = words[1].upper() if words else kind or "this statement"
     reason = _EXTENSIONS if "EXTENSION" in named else REASONS.get(kind, "this kind of statement is not supported")
     raise InvalidQueryError(f"{named}: {reason}")
+
+
+def kind_of(statement: Any) -> str:
+    """Return DuckDB's name of a statement's kind; "" if its Python API lacks the kind, as for UPDATE EXTENSIONS."""
+    try:
+        kind: str = statement.type.name
+    except ValueError:
+        return ""
+    return kind

@@ -25,7 +25,6 @@ LONG_FILES = {
     "sparklog/errors.py": "one table: an exception class per error code",
     "sparklog/kafka/wire/requests.py": "generated: the type of each request",
     "sparklog/kafka/wire/responses.py": "generated: the type of each response",
-    "sparklog/query/session.py": "to be split",
 }
 LONG_FUNCTIONS = {
     "sparklog/cli/broker.py::broker": "a list of options",

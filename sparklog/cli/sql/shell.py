@@ -17,9 +17,10 @@ from sparklog.cli.sql.format import OutputFormat
 from sparklog.cli.sql.output import print_table
 from sparklog.cli.sql.run import cancellable, run_query
 from sparklog.errors import InvalidConfigError, QueryCancelledError, SparklogError
+from sparklog.query.connection import EXTRA
 from sparklog.query.dialect import is_listing
 from sparklog.query.names import written
-from sparklog.query.session import EXTRA, SqlSession
+from sparklog.query.session import SqlSession
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession

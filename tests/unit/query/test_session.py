@@ -13,6 +13,7 @@ from sparklog.errors import ClosedError, InvalidConfigError, InvalidQueryError
 from sparklog.format.batch import ATTRIBUTE_DELETE_HORIZON, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader
 from sparklog.query.calls import Calls
 from sparklog.query.ranges import TIME_MS_MAX, Interval, OffsetRange
+from sparklog.query.registered_topics import RegisteredTopics
 from sparklog.query.scan import TopicSnapshot, may_have_time
 from sparklog.query.session import SqlSession
 from sparklog.query.statement_kinds import PREPARED, check_kind
@@ -113,8 +114,8 @@ def test_the_newest_rows_of_a_topic_are_bounded_unless_its_table_reaches_back(
 ) -> None:
     """The bounds of the query follow from the offsets in the log, and the table has offsets before these."""
     topic = info(pa.schema([("v", pa.int64())]), partitions=1)
-    session._snapshots["t"] = TopicSnapshot(topic, [OffsetRange(0, 5, 9, 5)], None, reaches_back)
-    monkeypatch.setattr(SqlSession, "_part", lambda *_: None)
+    session._topics._snapshots["t"] = TopicSnapshot(topic, [OffsetRange(0, 5, 9, 5)], None, reaches_back)
+    monkeypatch.setattr(RegisteredTopics, "part", lambda *_: None)
     rewritten: list[Any] = []
 
     def rewrite(query: str, bounded: Any) -> str:
