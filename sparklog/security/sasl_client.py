@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from typing import Protocol
 
 from sparklog.errors import SaslAuthenticationFailedError
@@ -48,6 +47,8 @@ def renewed_after_s(lifetime_ms: int, wait_s_max: float = 0.0) -> float:
     least `wait_s_max` before the end: the longest time for which a request waits on the session. Of sessions shorter
     than twice this time it is half of the lifetime.
     """
+    import random  # only here: a broker starts without it
+
     lifetime_s = lifetime_ms / 1000
     return min(lifetime_s * random.uniform(*RENEWED_AFTER), max(lifetime_s - wait_s_max, lifetime_s / 2))
 
