@@ -154,8 +154,9 @@ def check(
     url: RegistryUrl = None,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Check a schema by the subject's level of compatibility, without registering it. Exit code 1 if it is not
-    compatible."""
+    """Check a schema by the subject's level of compatibility and by the columns of its topic, without changing
+    anything, and show the effects that its registration would have on the topic. Exit code 1 if the schema would be
+    refused."""
     import sys
 
     from sparklog.cli.printing import printable
@@ -169,6 +170,8 @@ def check(
         print(f"{subject}: not compatible", file=sys.stderr)
         raise typer.Exit(1)
     print(f"{subject}: compatible")
+    for effect in answer.effects:
+        print(printable(effect, len(effect)))
 
 
 @app.command("delete", epilog="**Example**\n\n`sparklog schema delete trips-value --version 1`")

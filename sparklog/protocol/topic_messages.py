@@ -237,11 +237,13 @@ class AlterSchemaRequest(Message):
     add_columns: bytes | None = None
     widen_columns: bytes | None = None
     arrow_schema: bytes | None = None
+    validate_only: bool = False
+    """True: check the request with its permissions, and change nothing."""
 
 
 class AlterSchemaResponse(Message):
     """State of the topic after the change, with its newest schema last. The schema is unchanged if the topic had the
-    change already."""
+    change already, and after `validate_only`."""
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0

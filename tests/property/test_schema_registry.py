@@ -36,7 +36,7 @@ class RegistryMachine(RuleBasedStateMachine):
         before, highest = self.state, max(self.state.subjects.get(subject, {}), default=0)
         body = {"schema": text} if schema_id is None else {"schema": text, "id": schema_id}
         try:
-            answer, records, _ = register(self.state, self.schemas, Request(subject, body=body))
+            answer, records, *_ = register(self.state, self.schemas, Request(subject, body=body))
         except RegistryError as e:
             assert e.code in (409, 42205, 42207)
             return
@@ -54,7 +54,7 @@ class RegistryMachine(RuleBasedStateMachine):
     def delete(self, subject: str, number: str, permanent: bool) -> None:
         request = Request(subject, number, query={"permanent": str(permanent)})
         try:
-            _, records, _ = (delete_version if number else delete_subject)(self.state, self.schemas, request)
+            _, records, *_ = (delete_version if number else delete_subject)(self.state, self.schemas, request)
         except RegistryError as e:
             assert e.status in (404, 422)
             return

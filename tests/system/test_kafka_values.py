@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -25,6 +26,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 import sparklog
 from sparklog.client.local import LocalBroker
+from tests.support.cli import run_here
 from tests.support.waiting import PATIENCE_S
 
 TRIP: dict[str, Any] = {
@@ -245,6 +247,73 @@ def test_schemas_create_topics_and_change_their_columns(tmp_path: Path) -> None:
         ride = ride_class()
         assert send(broker, "rides", ProtobufSerializer(ride, registry), [ride(id=7, stops=["a"])]) == []
         assert [(row["id"], row["stops"]) for row in rows_of(broker, "rides")] == [(7, ["a"])]
+
+
+def check(url: str, subject: str, schema: str, kind: str = "AVRO", references: tuple[Any, ...] = ()) -> dict[str, Any]:
+    """The answer of the registry to the check of a schema, with the effects on the topic."""
+    body = {"schema": schema, "schemaType": kind, "references": references}
+    request = urllib.request.Request(
+        f"{url}/compatibility/subjects/{subject}/versions?verbose=true&effects=true",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/vnd.schemaregistry.v1+json"},
+    )
+    with urllib.request.urlopen(request) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def test_a_check_has_the_verdict_of_the_registration(tmp_path: Path) -> None:
+    def record(*fields: Any) -> str:
+        return json.dumps({"type": "record", "name": "R", "fields": list(fields)})
+
+    def at(unit: str) -> dict[str, Any]:
+        return {"name": "at", "type": {"type": "long", "logicalType": f"timestamp-{unit}"}}
+
+    n, wide, text = ({"name": "n", "type": kind} for kind in ("int", "long", "string"))
+    more = {"name": "s", "type": ["null", "string"], "default": None}
+    union = {"name": "u", "type": ["null", "int", "string"], "default": None}
+    steps: list[tuple[str, str, str, str]] = [
+        ("c-value", record(at("micros"), union), "", "field 'u': a union of null, int, string has no column"),
+        ("c-value", record(n, at("micros")), "topic c is created: n INT, at TIMESTAMP", ""),
+        ("c-value", record(n, at("micros")), "", ""),
+        ("c-value", record(text, at("micros")), "", "TYPE_MISMATCH"),
+        ("c-value", record(n, at("millis")), "", "field 'at' is timestamp-millis, which has no form for all values of timestamp-micros (version 1)"),
+        ("c-value", record(n, at("micros"), union), "", "field 'u': a union of null, int, string has no column"),
+        ("c-value", record(wide, at("micros"), more), "topic c gets the column s STRING; topic c has a wider column n BIGINT", ""),
+        ("keyed-key", json.dumps("long"), "", ""),
+        ("keyed-value", record(n), "topic keyed is created: key BIGINT, n INT, with the key key", ""),
+        ("keyed-key", json.dumps("double"), "", "topic keyed has the key schema"),
+        ("of-no-topic", record(n), "", ""),
+    ]  # fmt: skip
+    settings = {"auto.create.typed.topics": True}
+    local = sparklog.start_local(tmp_path / "data", kafka=True, settings=settings)
+    with (
+        local as broker,
+        SchemaRegistryClient({"url": broker.schema_registry_url}) as registry,
+        sparklog.Admin(broker.bootstrap_servers) as admin,
+    ):
+        for subject, schema, effects, reason in steps:
+            topics = {name: admin.describe_topic(name).schema for name in admin.list_topics()}
+            subjects = {one: registry.get_versions(one) for one in registry.get_subjects()}
+            answer = check(broker.schema_registry_url, subject, schema)
+            assert {name: admin.describe_topic(name).schema for name in admin.list_topics()} == topics
+            assert {one: registry.get_versions(one) for one in registry.get_subjects()} == subjects
+            assert "; ".join(answer["effects"]) == effects
+            assert answer["is_compatible"] == (not answer["messages"]) == (not reason), answer
+            if subject in subjects:
+                assert registry.test_compatibility(subject, Schema(schema, "AVRO")) == (not reason)
+            if reason:
+                assert reason in answer["messages"][0]
+                with pytest.raises(SchemaRegistryError) as e:
+                    registry.register_schema(subject, Schema(schema, "AVRO"))
+                assert reason in e.value.error_message
+            else:
+                registry.register_schema(subject, Schema(schema, "AVRO"))
+        assert admin.describe_topic("c").schema.names == ["n", "at", "s"]
+        (tmp_path / "r.avsc").write_text(record(wide, at("micros"), more, {**more, "name": "last"}))
+        environment = {"SPARKLOG_SCHEMA_REGISTRY_URL": broker.schema_registry_url}
+        shown = run_here("schema", "check", "c-value", str(tmp_path / "r.avsc"), environment=environment)
+        assert shown.stdout == "c-value: compatible\ntopic c gets the column last STRING\n"
 
 
 def test_an_outside_registry_is_read_over_http_and_its_death_delays_new_ids_only(tmp_path: Path) -> None:

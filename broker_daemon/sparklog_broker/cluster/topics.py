@@ -229,9 +229,13 @@ class Topics:
         log.info("topic %s altered: %s", name, ", ".join(f"{k}={v}" for k, v in configs.items()))
         return self._existing_topic(name)
 
-    async def alter_schema(self, name: str, change: SchemaChange) -> Topic:
-        """Change a topic's schema. Raises UnknownTopicOrPartitionError, and the errors of `create`."""
+    async def alter_schema(self, name: str, change: SchemaChange, *, validate_only: bool = False) -> Topic:
+        """Change a topic's schema; with `validate_only`, only check the change. Raises UnknownTopicOrPartitionError,
+        and the errors of `create`."""
         topic = self._existing_topic(name)
+        if validate_only:
+            altered_schema(topic, change, max(topic.schemas) + 1)
+            return topic
         schema_id = await self._storage.run(self._ids.take_schema_id)
         altered = altered_schema(topic, change, schema_id)
         if altered is topic:

@@ -22,7 +22,7 @@ async def alter_schema(request: AlterSchemaRequest, payload: memoryview, context
         widen=_read_schema(request.widen_columns),
         whole=_read_schema(request.arrow_schema),
     )
-    topic = await context.broker.topics.alter_schema(request.name, change)
+    topic = await context.broker.topics.alter_schema(request.name, change, validate_only=request.validate_only)
     return await topic_answer(context, AlterSchemaResponse(unknown_topic(topic.name)), topic.name)
 
 

@@ -684,8 +684,8 @@ class Admin:
             raise InvalidRequestError("alter_schema takes add_columns, widen_columns or both, or schema alone")
         given = {"add_columns": add_columns, "widen_columns": widen_columns, "schema": schema}
         parts = [None if s is None else arrow_schema_of(name, s) for name, s in given.items()]
-        stored = [None if s is None else canonical_schema(s).serialize().to_pybytes() for s in parts]
-        request = AlterSchemaRequest(name, *stored)
+        add, widen, whole = (None if s is None else canonical_schema(s).serialize().to_pybytes() for s in parts)
+        request = AlterSchemaRequest(name, add, widen, whole)
         return _description(topic_admin.alter_topic(self._call(), request, AlterSchemaResponse))
 
     @arg.takes(name=arg.name, configs=_SETTINGS)

@@ -61,6 +61,8 @@ class Compatibility(Struct, frozen=True):
 
     is_compatible: bool
     messages: list[str] = []
+    effects: list[str] = []
+    """Changes of the topic that the registration would make; other registries tell none."""
 
 
 def schema_body(text: str, kind: str, references: Iterable[SchemaReference]) -> dict[str, Any]:
@@ -127,9 +129,9 @@ class RegistrySubjects:
         return RegisteredVersion(version.id, version.version)
 
     def check(self, subject: str, schema: dict[str, Any]) -> Compatibility:
-        """Check a schema by the subject's level, without registering it."""
-        path = ["compatibility", "subjects", subject, "versions"]
-        return self._as(Compatibility, self._client.ask("POST", path, {"verbose": "true"}, schema))
+        """Check a schema by the subject's level and its topic's columns, without registering it."""
+        path, query = ["compatibility", "subjects", subject, "versions"], {"verbose": "true", "effects": "true"}
+        return self._as(Compatibility, self._client.ask("POST", path, query, schema))
 
     def delete(self, subject: str, version: str | None, *, permanent: bool) -> None:
         """Delete a subject, or one of its versions."""

@@ -223,7 +223,8 @@ async def subject(request: Request) -> Response:
 
 
 async def check(request: Request) -> Response:
-    """Check a schema by the level of a subject. Nothing is registered, so a read-only console allows it."""
+    """Check a schema by the level of a subject and the columns of its topic. Nothing is registered, so a read-only
+    console allows it."""
     fields = await read_form(request)
     name, kind = exact_text(fields, "name"), one_of(fields, "type", KINDS)
     schema, references = fields.get("schema", ""), text(fields, "references")
@@ -236,6 +237,7 @@ async def check(request: Request) -> Response:
             "references": references,
             "kinds": KINDS,
             "reasons": [],
+            "effects": [],
             "problem": "",
             "level": _or_empty(registry.level, name),
         }
@@ -244,8 +246,8 @@ async def check(request: Request) -> Response:
             answer = registry.check(name, body)
         except InvalidRequestError as e:
             return context | {"is_compatible": False, "problem": visible(str(e))}
-        reasons = [visible(one) for one in answer.messages[:100]]
-        return context | {"is_compatible": answer.is_compatible, "reasons": reasons}
+        reasons, effects = ([visible(one) for one in texts[:100]] for texts in (answer.messages, answer.effects))
+        return context | {"is_compatible": answer.is_compatible, "reasons": reasons, "effects": effects}
 
     return await _ask(request, run, "schema_check.html")
 

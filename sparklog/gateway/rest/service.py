@@ -17,14 +17,20 @@ import msgspec
 
 from sparklog.errors import ClusterAuthorizationFailedError, InvalidConfigError, SparklogError
 from sparklog.gateway.backend.connection import BrokerConnection
-from sparklog.gateway.rest.subject_topics import SubjectTopics
-from sparklog.gateway.schemas.operations import Outcome, Request, referenced_subjects, register, with_id
-from sparklog.gateway.schemas.own_registry import newest_id
+from sparklog.gateway.rest.registered import RegisteredSchemas
+from sparklog.gateway.rest.subject_topics import NewVersion, SubjectTopics
+from sparklog.gateway.schemas.operations import Outcome, Request, referenced_subjects, register, with_id, with_verdict
 from sparklog.gateway.schemas.registry_log import PAUSE_S, RegistryLog
 from sparklog.gateway.schemas.routes import Route, Scope, find_route
 from sparklog.gateway.schemas.state import Record, RegistryState
-from sparklog.kafka.schemas.errors import FORBIDDEN, STORE_FAILED, TIMED_OUT, RegistryError
-from sparklog.kafka.schemas.schema_types import Parsed
+from sparklog.kafka.schemas.errors import (
+    FORBIDDEN,
+    INCOMPATIBLE,
+    INVALID_SCHEMA,
+    STORE_FAILED,
+    TIMED_OUT,
+    RegistryError,
+)
 from sparklog.kafka.values.schemas import topic_of
 from sparklog.protocol.schema_messages import (
     SUBJECTS_PER_REQUEST_MAX,
@@ -52,6 +58,7 @@ class SchemaService:
     def __init__(self, log: RegistryLog, topics: SubjectTopics) -> None:
         self._log = log
         self._topics = topics
+        self._registered = RegisteredSchemas(log)
 
     async def answer(self, broker: BrokerConnection, method: str, target: str, body: bytes) -> Answer:
         """Answer one request of the client of a connection."""
@@ -87,20 +94,28 @@ class SchemaService:
             state = self._log.state
             outcome = await self._run(route, state, request)
             if outcome.schema is not None:
-                await self._topics.prepare(broker, request.subject, outcome.schema, self._newest)
+                outcome = await self._prepare(broker, request.subject, outcome)
             if not outcome.records or await self._append(broker, route, topics, outcome.records, state.offset):
                 if route.run is register:
-                    await self._topics.set_key_schema(broker, request.subject, self._newest)
+                    await self._topics.set_key_schema(broker, request.subject, self._registered)
                 return outcome.body
             await asyncio.sleep(PAUSE_S)
 
-    async def _newest(self, subject: str) -> tuple[int, Parsed] | None:
-        """Return the newest schema of a subject with its id; None without one. Raises RegistryError."""
-        state = self._log.state
-        schema_id = newest_id(state, subject)
-        if schema_id is None:
-            return None
-        return schema_id, await self._log.run(partial(self._log.schemas.stored, state, schema_id))
+    async def _prepare(self, broker: BrokerConnection, subject: str, outcome: Outcome) -> Outcome:
+        """Prepare the topic for a new version, or add the effects and the refusal to the answer to a check. Raises
+        RegistryError."""
+        assert outcome.schema is not None
+        new = NewVersion(subject, outcome.number, outcome.schema)
+        if not outcome.is_check:
+            await self._topics.prepare(broker, new, self._registered, validates_only=False)
+            return outcome
+        try:
+            effects = await self._topics.prepare(broker, new, self._registered, validates_only=True)
+        except RegistryError as e:
+            if e.code not in (INCOMPATIBLE, INVALID_SCHEMA):
+                raise
+            return Outcome(with_verdict(outcome.body, [str(e)], []))
+        return Outcome(with_verdict(outcome.body, [], effects))
 
     async def _run(self, route: Route, state: RegistryState, request: Request) -> Outcome:
         if not route.has_schema:

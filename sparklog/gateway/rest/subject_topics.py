@@ -4,16 +4,20 @@
 |---|---|
 | `TOPIC-value` | creates the topic, or gives it new and wider columns |
 | `TOPIC-key` | becomes the key schema of the topic, which has none yet |
+
+A check of a version takes the same way; the requests to the broker then only validate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import (
+    InvalidConfigError,
     InvalidTopicError,
     SchemaMismatchError,
     SparklogError,
@@ -21,6 +25,7 @@ from sparklog.errors import (
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
 )
+from sparklog.format.ddl import ddl_of
 from sparklog.format.key_format import (
     KEY_FORMAT_SETTING,
     KEY_SCHEMA_SETTING,
@@ -28,12 +33,16 @@ from sparklog.format.key_format import (
     VALUE_FORMAT_SETTING,
     PinnedSchema,
 )
-from sparklog.format.schema_evolution import growth
+from sparklog.format.schema_evolution import SchemaChange, growth
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.backend.key_schemas import set_key_schema
 from sparklog.gateway.backend.topics import Topics
+from sparklog.gateway.rest.registered import RegisteredSchemas, RegisteredVersion
+from sparklog.gateway.schemas.operations import NUMBER_MAX
 from sparklog.kafka.schemas.errors import FORBIDDEN, INCOMPATIBLE, INVALID_SCHEMA, RegistryError
+from sparklog.kafka.schemas.json_schema import JsonSchema
 from sparklog.kafka.schemas.schema_types import Parsed
+from sparklog.kafka.values.carrying import check_carries
 from sparklog.kafka.values.framed_keys import (
     check_key_schema,
     columns_of_keys,
@@ -45,7 +54,6 @@ from sparklog.kafka.values.framed_records import (
     FRAMED_FORMATS,
     JSON_SCHEMA,
     check_columns,
-    check_names,
     columns_of_schema,
 )
 from sparklog.kafka.values.schemas import KEY_SUFFIX, VALUE_SUFFIX, key_subject
@@ -58,8 +66,13 @@ from sparklog.protocol.topic_messages import (
     CreateTopicResponse,
 )
 
-Newest = Callable[[str], Awaitable[tuple[int, Parsed] | None]]
-"""Function that returns the newest schema of a subject with its id; None without one."""
+
+class NewVersion(NamedTuple):
+    """A schema that becomes a version of a subject."""
+
+    subject: str
+    number: int
+    schema: Parsed
 
 
 class SubjectTopics:
@@ -70,40 +83,40 @@ class SubjectTopics:
         self._topics = topics
         self._changes_topics = changes_topics
 
-    async def prepare(self, broker: BrokerConnection, subject: str, schema: Parsed, newest: Newest) -> None:
-        """Create the topic of a subject, or change its columns, for the records of a new version. `newest`: function
-        that returns the newest schema of a subject. Repeatable. Raises RegistryError: The topic cannot have such
-        records; and the broker's errors."""
+    async def prepare(
+        self, broker: BrokerConnection, new: NewVersion, registered: RegisteredSchemas, *, validates_only: bool
+    ) -> list[str]:
+        """Create the topic of a subject, or change its columns, for the records of a new version, and return the
+        effects in words. Repeatable. `validates_only`: True changes nothing, and does not tell if the user has the
+        permission. Raises RegistryError: The topic cannot have such records; and the broker's errors."""
+        subject, schema = new.subject, new.schema
         form = form_of_schema(schema)
         if subject.endswith(KEY_SUFFIX):
             topic = await self._look_up(broker, subject.removesuffix(KEY_SUFFIX))
-            if isinstance(topic, TopicInfo):
-                _check_key(topic, form, schema)
-            return
+            return _check_key(topic, form, schema) if isinstance(topic, TopicInfo) else []
         name = subject.removesuffix(VALUE_SUFFIX)
         if name == subject:
-            return
+            return []
         topic = await self._look_up(broker, name)
         if isinstance(topic, str):
-            if form != JSON_SCHEMA and self._changes_topics:
-                await self._create(broker, name, form, schema, await newest(key_subject(name)))
-            return
-        if topic is None:
-            return
-        if topic.is_envelope or topic.value_format not in FRAMED_FORMATS:
-            return
+            if form == JSON_SCHEMA or not self._changes_topics:
+                return []
+            key = await registered.newest(key_subject(name))
+            return await self._create(broker, name, form, schema, key, validates_only=validates_only)
+        if topic is None or topic.is_envelope or topic.value_format not in FRAMED_FORMATS:
+            return []
         if topic.value_format != form:
             raise RegistryError(
                 INCOMPATIBLE, f"topic {name} has {VALUE_FORMAT_SETTING}={topic.value_format}: register such a schema"
             )
-        if form == JSON_SCHEMA:
-            return
+        versions = registered.versions(subject)
         try:
-            await self._fit(broker, topic, schema, await newest(subject))
+            change = await registered.run(lambda: self._change(topic, new, versions()))
+            return await self._alter(broker, topic, change, validates_only=validates_only)
         except SchemaMismatchError as e:
             raise RegistryError(INCOMPATIBLE, f"records of the schema do not fit the topic {name}: {e}") from None
 
-    async def set_key_schema(self, broker: BrokerConnection, subject: str, newest: Newest) -> None:
+    async def set_key_schema(self, broker: BrokerConnection, subject: str, registered: RegisteredSchemas) -> None:
         """Give the topic of a key's subject the newest version as its key schema, if it has none. Raises RegistryError;
         and the broker's errors."""
         if not subject.endswith(KEY_SUFFIX):
@@ -111,11 +124,11 @@ class SubjectTopics:
         topic = await self._look_up(broker, subject.removesuffix(KEY_SUFFIX))
         if not isinstance(topic, TopicInfo) or topic.key_schema or topic.key_format not in SCHEMA_FORMATS:
             return
-        registered = await newest(subject)
-        if registered is None:
+        newest = await registered.newest(subject)
+        if newest is None:
             return
         try:
-            await set_key_schema(broker, self._topics, topic, *registered)
+            await set_key_schema(broker, self._topics, topic, *newest)
         except TopicAuthorizationFailedError:
             raise RegistryError(FORBIDDEN, f"User is denied to write to the topic {topic.name}") from None
         except SchemaMismatchError as e:
@@ -135,8 +148,15 @@ class SubjectTopics:
             return None
 
     async def _create(
-        self, broker: BrokerConnection, name: str, form: str, schema: Parsed, key: tuple[int, Parsed] | None
-    ) -> None:
+        self,
+        broker: BrokerConnection,
+        name: str,
+        form: str,
+        schema: Parsed,
+        key: tuple[int, Parsed] | None,
+        *,
+        validates_only: bool,
+    ) -> list[str]:
         """Create a topic. `key`: newest schema of its keys; None: it gets no key columns."""
         configs: dict[str, ConfigValue] = {VALUE_FORMAT_SETTING: form}
         try:
@@ -147,7 +167,11 @@ class SubjectTopics:
         except SchemaMismatchError as e:
             raise RegistryError(INVALID_SCHEMA, f"topic {name} cannot be created with its columns: {e}") from None
         request = CreateTopicRequest(
-            name, arrow_schema=columns.serialize().to_pybytes(), key_columns=key_names, configs=configs
+            name,
+            arrow_schema=columns.serialize().to_pybytes(),
+            key_columns=key_names,
+            configs=configs,
+            validate_only=validates_only,
         )
         try:
             await broker.ask(Api.CREATE_TOPIC, request, CreateTopicResponse)
@@ -156,42 +180,62 @@ class SubjectTopics:
                 INCOMPATIBLE, f"topic {name} was created meanwhile: register the schema again"
             ) from None
         except TopicAuthorizationFailedError:
-            raise RegistryError(FORBIDDEN, f"User is denied to create the topic {name}") from None
-        except InvalidTopicError as e:
+            if not validates_only:
+                raise RegistryError(FORBIDDEN, f"User is denied to create the topic {name}") from None
+        except (InvalidTopicError, InvalidConfigError) as e:
             raise RegistryError(INVALID_SCHEMA, f"topic {name} cannot be created: {e}") from None
+        keys = f", with the key {', '.join(key_names)}" if key_names else ""
+        return [f"topic {name} is created: {ddl_of(columns)}{keys}"]
 
-    async def _fit(
-        self, broker: BrokerConnection, topic: TopicInfo, schema: Parsed, former: tuple[int, Parsed] | None
-    ) -> None:
-        """Add and widen columns if the setting allows it. `former`: the version before the new one. Raises
-        SchemaMismatchError; RegistryError."""
-        columns = columns_of_schema(schema, topic.schema.names)
-        if not self._changes_topics:
-            return
-        if former is not None:
-            check_names(schema, former[1], topic.schema)
-        change = growth(topic.schema, columns)
-        try:
-            after = change.applied_to(topic.schema, topic.key_columns, topic.timestamp_column)
-        except InvalidTopicError as e:
-            raise SchemaMismatchError(str(e)) from None
-        check_columns(schema, after)
-        if after is topic.schema:
-            return
-        request = AlterSchemaRequest(topic.name, _message(change.add), _message(change.widen))
+    def _change(self, topic: TopicInfo, new: NewVersion, versions: Sequence[RegisteredVersion]) -> SchemaChange:
+        """Return the change of a topic's columns for a new version. `versions`: those of the subject. Raises
+        SchemaMismatchError."""
+        schema, change, after = new.schema, SchemaChange(), topic.schema
+        if not isinstance(schema, JsonSchema):
+            columns = columns_of_schema(schema, topic.schema.names)
+            if self._changes_topics:
+                change = growth(topic.schema, columns)
+                try:
+                    after = change.applied_to(topic.schema, topic.key_columns, topic.timestamp_column)
+                except InvalidTopicError as e:
+                    raise SchemaMismatchError(str(e)) from None
+                check_columns(schema, after)
+        own = RegisteredVersion(new.number, schema)
+        every = [*(one for one in versions if one.number != new.number), own]
+        newest = max((one for one in every if not one.is_deleted), key=lambda one: one.number)
+        check_carries(newest.schema, [(one.name, one.schema) for one in every if one is not newest], after)
+        return change
+
+    async def _alter(
+        self, broker: BrokerConnection, topic: TopicInfo, change: SchemaChange, *, validates_only: bool
+    ) -> list[str]:
+        """Add and widen columns. Raises SchemaMismatchError; RegistryError."""
+        if change.add is None and change.widen is None:
+            return []
+        request = AlterSchemaRequest(
+            topic.name, _message(change.add), _message(change.widen), validate_only=validates_only
+        )
         try:
             await broker.ask(Api.ALTER_SCHEMA, request, AlterSchemaResponse)
         except TopicAuthorizationFailedError:
-            raise RegistryError(FORBIDDEN, f"User is denied to alter the columns of topic {topic.name}") from None
-        except InvalidTopicError as e:
+            if not validates_only:
+                raise RegistryError(FORBIDDEN, f"User is denied to alter the columns of topic {topic.name}") from None
+        except (InvalidTopicError, InvalidConfigError) as e:  # such as columns that a Delta table cannot have
             raise SchemaMismatchError(str(e)) from None
-        self._topics.doubt(topic.name)
+        if not validates_only:
+            self._topics.doubt(topic.name)
+        parts = ((change.add, "gets the column"), (change.widen, "has a wider column"))
+        return [
+            f"topic {topic.name} {effect} {ddl_of(pa.schema([field]))}"
+            for columns, effect in parts
+            for field in columns or ()
+        ]
 
 
-def _check_key(topic: TopicInfo, form: str, schema: Parsed) -> None:
-    """Raise RegistryError if a topic cannot have keys of a new version of its subject."""
+def _check_key(topic: TopicInfo, form: str, schema: Parsed) -> list[str]:
+    """Return the effect of a new version of a topic's keys. Raises RegistryError if it cannot have such keys."""
     if topic.key_format not in SCHEMA_FORMATS:
-        return
+        return []
     if topic.key_format != form:
         raise RegistryError(
             INCOMPATIBLE, f"topic {topic.name} has {KEY_FORMAT_SETTING}={topic.key_format}: register such a schema"
@@ -204,8 +248,10 @@ def _check_key(topic: TopicInfo, form: str, schema: Parsed) -> None:
         )
     try:
         check_key_schema(schema, form, columns_of_keys(topic))
+        pinned_schema(NUMBER_MAX, schema)
     except SchemaMismatchError as e:
         raise _unfit_key(topic, e) from None
+    return [f"topic {topic.name} gets its key schema, for life"]
 
 
 def _unfit_key(topic: TopicInfo, error: SchemaMismatchError) -> RegistryError:

@@ -48,6 +48,8 @@ _ENTRY_BYTES = 200
 """Size in bytes that a schema in a list has beside its text."""
 REGISTRY_ID = "schema-registry"
 LATEST = "latest"
+EFFECTS = "effects"
+"""Parameter of a check that Confluent's registry does not have: it asks for the effects on the topic."""
 ALL_CONTEXTS, DEFAULT_CONTEXT = ":*:", ":.:"
 """Beginnings of a subject's name with a context. There is the default context only."""
 DEFAULT_LEVEL, DEFAULT_MODE = Level.BACKWARD, "READWRITE"
@@ -84,6 +86,10 @@ class Outcome(NamedTuple):
     records: list[Record] = []  # noqa: RUF012  never changed
     schema: Parsed | None = None
     """The schema of a new version."""
+    number: int = 0
+    """Number of the new version."""
+    is_check: bool = False
+    """True if the version is not registered: the request asks what would happen."""
 
 
 class SchemaBody(Struct):
@@ -176,7 +182,7 @@ def register(state: RegistryState, schemas: ParsedSchemas, request: Request) -> 
     schema_id, records = _identify(state, new)
     number = _next_number(state, subject, new)
     records.append(version_record(subject, number, Version(schema_id)))
-    return Outcome({"id": schema_id, "version": number, "guid": str(new.stored.guid)}, records, new.parsed)
+    return Outcome({"id": schema_id, "version": number, "guid": str(new.stored.guid)}, records, new.parsed, number)
 
 
 def _check_compatible(state: RegistryState, schemas: ParsedSchemas, subject: str, parsed: Parsed) -> None:
@@ -258,15 +264,33 @@ def look_up(state: RegistryState, schemas: ParsedSchemas, request: Request) -> O
 
 
 def check_compatibility(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
-    """Compare a schema with a version, or without one with those of the subject's level. Raises RegistryError."""
-    level, versions = level_of(state, request.subject), state.active(request.subject)
+    """Compare a schema with a version, or without one with those of the subject's level. A version that its topic would
+    refuse is not compatible either: the outcome has the schema, unless it is registered. Raises RegistryError."""
+    subject = request.subject
+    level, versions = level_of(state, subject), state.active(subject)
     if request.version:
         number = resolve_version(visible_versions(state, request), request.version)
-        versions = {number: versions[number]}
+        versions = {number: state.subjects[subject][number]}
     new = candidate(state, schemas, request)
     reasons = _reasons(state, schemas, level, new.parsed, [one.schema_id for one in versions.values()])
-    messages = {"messages": reasons} if request.flag("verbose") else {}
-    return Outcome({"is_compatible": not reasons, **messages})
+    body: dict[str, Any] = {"is_compatible": True}
+    body |= {"messages": []} if request.flag("verbose") else {}
+    body |= {"effects": []} if request.flag(EFFECTS) else {}
+    schema = new.parsed if _number_of(state, subject, new.stored) is None else None
+    number = max(state.subjects.get(subject, {}), default=0) + 1
+    return Outcome(with_verdict(body, reasons, []), schema=schema, number=number, is_check=True)
+
+
+def with_verdict(body: Mapping[str, Any], reasons: list[str], effects: list[str]) -> dict[str, Any]:
+    """Return the answer to a check with more reasons against a schema, or with the effects of its registration, as far
+    as the client asks for them."""
+    is_compatible = body["is_compatible"] and not reasons
+    answer = {**body, "is_compatible": is_compatible}
+    if "messages" in body:
+        answer["messages"] = [*body["messages"], *reasons]
+    if "effects" in body:
+        answer["effects"] = effects if is_compatible else []
+    return answer
 
 
 # -- reading

@@ -25,7 +25,8 @@ REFS_MAX = 64
 """Largest number of `$ref` that lead from one to the next."""
 MATCH_S = 0.1
 """Longest time in s for one match of a property's name with a pattern."""
-_TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+ALL_TYPES = frozenset({"null", "boolean", "integer", "number", "string", "array", "object"})
+"""The types of JSON; a number includes the integers."""
 _UPPER = {"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", "maxContains"}
 _LOWER = {"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties", "minContains"}
 _ANNOTATIONS = frozenset(
@@ -254,7 +255,7 @@ class _Rules:
 
     def _keywords(self, reader: Node, writer: Node, path: str) -> None:
         new, old = reader.value, writer.value
-        lost = _types(old) - _types(new)
+        lost = types_of(old) - types_of(new)
         if lost:
             self._to.report("TYPE_NARROWED", f"{path}/type", f"the reader does not accept {', '.join(sorted(lost))}")
             return
@@ -272,9 +273,9 @@ class _Rules:
         for name in _EQUAL:
             if name in new and _sorted_text(new[name]) != _sorted_text(old.get(name)):
                 self._to.report("KEYWORD_CHANGED", f"{path}/{name}", f"the reader's {name} is not the writer's")
-        if "array" in _types(old):
+        if "array" in types_of(old):
             self._items(reader, writer, path)
-        if "object" in _types(old):
+        if "object" in types_of(old):
             self._object(reader, writer, path)
 
     def _values(self, new: dict[str, Any], old: dict[str, Any], path: str) -> None:
@@ -351,10 +352,10 @@ def _merge(rest: dict[str, Any], branch: Any) -> Any:
     return kept | branch | ({"required": required} if required else {})
 
 
-def _types(value: dict[str, Any]) -> frozenset[str]:
+def types_of(value: dict[str, Any]) -> frozenset[str]:
     """Return the types that a schema accepts. A number includes the integers."""
     names = value.get("type", ())
-    types = frozenset([names] if isinstance(names, str) else names) or _TYPES
+    types = frozenset([names] if isinstance(names, str) else names) or ALL_TYPES
     if (constants := _constants(value)) is not None and "type" not in value:
         types = frozenset(_type_of(json.loads(text)) for text in constants)
     return types | {"integer"} if "number" in types else types

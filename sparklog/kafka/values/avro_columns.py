@@ -79,6 +79,11 @@ def fields_of_columns(record: AvroType, columns: Iterable[str]) -> dict[str, Avr
     return fields
 
 
+def is_nullable(kind: AvroType) -> bool:
+    """Return True if a type has null."""
+    return kind.kind == "null" or (kind.kind == "union" and any(one.kind == "null" for one in kind.inner))
+
+
 class _ColumnTypes:
     """Finds the columns' types, up to TYPES_MAX of them: a type with a name can be used very often."""
 
@@ -118,7 +123,7 @@ class _ColumnTypes:
             raise SchemaMismatchError(
                 f"field {path!r}: a decimal of {kind.decimal[0]} digits; a column has at most {DECIMAL_DIGITS_MAX}"
             )
-        return _leaf_type(kind)
+        return leaf_type(kind)
 
 
 def _takes_bytes(kind: AvroType) -> bool:
@@ -128,7 +133,8 @@ def _takes_bytes(kind: AvroType) -> bool:
     return kind.kind != "null" and not (kind.kind == "fixed" and not kind.size)
 
 
-def _leaf_type(kind: AvroType) -> Any:
+def leaf_type(kind: AvroType) -> Any:
+    """Return the column's type of a type without inner values."""
     if kind.decimal is not None:
         return pa.decimal128(*kind.decimal)
     if kind.logical in _TIMES:

@@ -19,7 +19,7 @@ from sparklog.format.schema import fit_column
 from sparklog.kafka.records.varints import Array, VarintColumns, zigzag
 from sparklog.kafka.schemas.avro import AvroField, AvroType
 from sparklog.kafka.values.avro_bytes import Space, branch_of, physical_type
-from sparklog.kafka.values.avro_columns import columns_of, default_column, fields_of_columns
+from sparklog.kafka.values.avro_columns import columns_of, default_column, fields_of_columns, is_nullable
 from sparklog.kafka.values.rows_at_fault import UnwritableRowError, first_fault
 
 _NOTHING = pa.scalar(b"", pa.binary())
@@ -73,7 +73,7 @@ class _Writer:
             column = of_fields.get(field.name)
             if column is None:
                 parts.append(self._constant(field, count, place))
-            elif column.null_count and self._fills_nulls and field.has_default and not _is_nullable(field.type):
+            elif column.null_count and self._fills_nulls and field.has_default and not is_nullable(field.type):
                 parts.append(self._filled(column, field, place))
             else:
                 parts.append(self.value(column, field.type, place))
@@ -91,7 +91,7 @@ class _Writer:
         """Return entries of a field that has no column."""
         if field.has_default:
             default = plain_layout(default_column(field, path))
-        elif _is_nullable(field.type):
+        elif is_nullable(field.type):
             default = pa.nulls(1, physical_type(field.type))
         else:
             raise SchemaMismatchError(f"field {path!r} has neither a column nor a default")
@@ -143,10 +143,6 @@ class _Writer:
         if not array.null_count:
             return entries
         return _spread(entries, pa.array([marks[kinds.index("null")]], pa.binary()), np.asarray(is_set))
-
-
-def _is_nullable(kind: AvroType) -> bool:
-    return kind.kind == "null" or (kind.kind == "union" and any(one.kind == "null" for one in kind.inner))
 
 
 def _spread(entries: Any, other: Any, is_set: Any) -> Any:

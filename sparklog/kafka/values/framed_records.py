@@ -31,7 +31,6 @@ from sparklog.kafka.values.json_records import parse_rows
 from sparklog.kafka.values.keys import RowForm, values_to_parse
 from sparklog.kafka.values.protobuf_records import (
     check_message,
-    check_renamed,
     read_protobuf,
     type_of_rows,
 )
@@ -85,13 +84,6 @@ def check_columns(schema: Parsed, columns: pa.Schema) -> None:
         resolve(schema.type, schema.type, columns, Space(0))
     elif isinstance(schema, ProtobufSchema):
         check_message(schema, columns)
-
-
-def check_names(schema: Parsed, former: Parsed, columns: pa.Schema) -> None:
-    """Raise SchemaMismatchError if a new version of a schema renames a field that is a column, and its type has no
-    aliases. `former`: the version before it."""
-    if isinstance(schema, ProtobufSchema) and isinstance(former, ProtobufSchema):
-        check_renamed(schema, former, columns)
 
 
 def read_framed(values: Any, is_empty: Array, target: Target, schemas: Schemas, rows_bytes_max: int) -> Rows:

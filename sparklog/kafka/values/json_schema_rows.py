@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
+from sparklog.errors import SchemaMismatchError
+from sparklog.format.ddl import ddl_type
 from sparklog.format.json_values import base64_text, json_values, row_objects
 from sparklog.kafka.schemas.errors import RegistryError
-from sparklog.kafka.schemas.json_schema import JsonSchema, Node, resolved
+from sparklog.kafka.schemas.json_schema import ALL_TYPES, JsonSchema, Node, resolved, types_of
 
 Fit = Callable[[Any], Any]
 """Function that returns a value, which is not null, in the form that a schema allows."""
@@ -155,6 +157,71 @@ def _has_type(node: Node, name: str, seen: set[int]) -> bool:
         return True
     branches = [*value.get("anyOf", ()), *value.get("oneOf", ())]
     return any(_has_type(Node(one, home), name, seen) for one in branches)
+
+
+def _accepted(node: Node, seen: set[int]) -> frozenset[str]:
+    """Return the types that a schema accepts. `seen`: as for `_properties`."""
+    value, home = _follow(node)
+    if not isinstance(value, dict):
+        return ALL_TYPES if value else frozenset()
+    if id(value) in seen:
+        return ALL_TYPES
+    seen.add(id(value))
+    accepted = types_of(value)
+    for one in value.get("allOf", ()):
+        accepted &= _accepted(Node(one, home), seen)
+    for keyword in ("anyOf", "oneOf"):
+        if value.get(keyword):
+            accepted &= frozenset[str]().union(*(_accepted(Node(one, home), set(seen)) for one in value[keyword]))
+    return accepted
+
+
+def check_types(schema: JsonSchema, columns: pa.Schema) -> None:
+    """Raise SchemaMismatchError, with the path, if a schema does not accept the type that the values of a column have
+    in JSON."""
+    _check_members(Node(schema.root, schema), list(columns), "", 0)
+
+
+def _check_members(node: Node, fields: list[pa.Field], path: str, depth: int) -> None:
+    inner, _, _ = _properties(node, set())
+    value, _ = _follow(node)
+    has_rest = isinstance(value, dict) and not value.get("patternProperties") and "allOf" not in value
+    rest = _part(node, "additionalProperties") if has_rest else None
+    for field in fields:
+        _check_type(inner.get(field.name, rest), field.type, path + field.name, depth + 1)
+
+
+def _check_type(node: Node | None, kind: Any, path: str, depth: int) -> None:
+    if node is None or depth > DEPTH_MAX:
+        return
+    accepted, form = _accepted(node, set()), _form_of(node, kind)
+    if form not in accepted:
+        allowed = ", ".join(sorted(accepted - {"null"})) or "no value"
+        raise SchemaMismatchError(
+            f"field {path!r} is {allowed}, and the values of its column ({ddl_type(kind)}) are {form} in JSON: consumers "
+            "would get records that are not valid; allow this type"
+        )
+    if pa.types.is_struct(kind):
+        _check_members(node, list(kind), f"{path}.", depth)
+    elif pa.types.is_list(kind):
+        _check_type(_part(node, "items"), kind.value_type, f"{path}[]", depth + 1)
+    elif pa.types.is_map(kind):
+        _check_type(_part(node, "additionalProperties"), kind.item_type, f"{path}[]", depth + 1)
+
+
+def _form_of(node: Node, kind: Any) -> str:
+    """Return the type in JSON of a column's values, of which a whole number is an integer, too."""
+    if pa.types.is_decimal(kind):
+        return "string" if not _has_number(node) else "number" if kind.scale else "integer"
+    if pa.types.is_list(kind):
+        return "array"
+    if pa.types.is_nested(kind):
+        return "object"
+    if pa.types.is_boolean(kind):
+        return "boolean"
+    if pa.types.is_integer(kind):
+        return "integer"
+    return "number" if pa.types.is_floating(kind) else "string"
 
 
 def _follow(node: Node) -> tuple[Any, JsonSchema]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -123,38 +123,44 @@ def check_message(schema: ProtobufSchema, columns: pa.Schema) -> None:
     _Plan(None).sources(type_of_rows(schema, columns.names).fields, list(columns), None, "")
 
 
-def check_renamed(schema: ProtobufSchema, former: ProtobufSchema, columns: pa.Schema) -> None:
-    """Raise SchemaMismatchError if a field has another name than in the former version, and its column the former one:
-    consumers would get its default for the rows that are stored."""
-    before = main_message(former, columns.names)
-    after = index_of(schema, name_of(former, before) or "")
-    fields = types_of_messages(schema, main_message(schema, columns.names) if after is None else after).fields
-    names = {field.name for field in fields}
-    of_numbers = {field.number: field.name for field in types_of_messages(former, before).fields}
-    for field in fields:
-        name = of_numbers.get(field.number, field.name)
+class Fields(NamedTuple):
+    """The fields of a message in a new version of its schema, with those of another version."""
+
+    new: tuple[MessageField, ...]
+    others: dict[str, MessageField]
+    """Fields of the other version by the names of the new ones."""
+
+
+def fields_of_versions(schema: ProtobufSchema, other: ProtobufSchema, columns: Collection[str]) -> Fields | None:
+    """Return the fields of the message that rows are; None if records of the other version are no rows. `columns`:
+    names of the topic's columns. Raises SchemaMismatchError."""
+    main, before = main_message(schema, columns), main_message(other, columns)
+    after = index_of(schema, name_of(other, before) or "")
+    new = types_of_messages(schema, main if after is None else after).fields
+    try:
+        former = types_of_messages(other, before).fields
+    except SchemaMismatchError:
+        return None
+    return Fields(new, of_same_numbers(new, former))
+
+
+def of_same_numbers(new: tuple[MessageField, ...], others: tuple[MessageField, ...]) -> dict[str, MessageField]:
+    """Return the fields of another version of a message by the names of the new ones with the same numbers."""
+    written = {field.number: field for field in others}
+    return {field.name: written[field.number] for field in new if field.number in written}
+
+
+def check_renamed(versions: Fields, columns: pa.Schema, source: str) -> None:
+    """Raise SchemaMismatchError if a field has another name than in another version, and its column that one: consumers
+    would get its default for the rows that are stored. `source`: name of the other version, for the error."""
+    names = {field.name for field in versions.new}
+    for field in versions.new:
+        name = versions.others.get(field.name, field).name
         if name not in names and name in columns.names and field.name not in columns.names:
             raise SchemaMismatchError(
-                f"field {field.name!r} has the number {field.number} of the column {name!r}, and a column keeps its name: "
-                "keep the name of the field, or use a new number"
+                f"field {field.name!r} has the number {field.number} of the column {name!r} ({source}), and a column keeps its "
+                "name: keep the name of the field, or use a new number"
             )
-    _check_enums(fields, types_of_messages(former, before).fields, "")
-
-
-def _check_enums(fields: tuple[MessageField, ...], former: tuple[MessageField, ...], path: str) -> None:
-    """Raise SchemaMismatchError if a value of an enum has lost its name, which is in the rows that are stored."""
-    earlier = {field.number: field for field in former}
-    for field in fields:
-        own = earlier.get(field.number)
-        if own is None or own.kind != field.kind:
-            continue
-        names = {name for _, name in field.names}
-        lost = next((f"{name!r} ({number})" for number, name in own.names if name not in names), None)
-        if lost is not None:
-            raise SchemaMismatchError(
-                f"field {path + field.name!r}: the enum has no value {lost} any more, which rows can have: keep the value"
-            )
-        _check_enums(field.fields, own.fields, f"{path}{field.name}.")
 
 
 # -- the index of the message

@@ -16,7 +16,8 @@ from sparklog.kafka.records.errors import InvalidRecordError
 from sparklog.kafka.schemas.json_schema import parse_json_schema
 from sparklog.kafka.schemas.protobuf import ProtobufSchema, parse_protobuf
 from sparklog.kafka.values.avro_bytes import Space
-from sparklog.kafka.values.framed_records import Target, check_names, columns_of_schema, read_framed
+from sparklog.kafka.values.carrying import check_carries
+from sparklog.kafka.values.framed_records import Target, columns_of_schema, read_framed
 from sparklog.kafka.values.framed_rows import write_framed
 from sparklog.kafka.values.protobuf_messages import index_bytes, main_message
 from sparklog.kafka.values.protobuf_records import PREFIXES_MAX, read_protobuf, types_of_messages
@@ -159,11 +160,11 @@ def test_a_version_that_renames_the_field_of_a_column_is_refused() -> None:
         return schema(message(field(name, number, F.TYPE_INT32)))
 
     columns = pa.schema([("before", pa.int32())])
-    with pytest.raises(SchemaMismatchError, match="field 'after' has the number 1 of the column 'before'"):
-        check_names(of("after"), of("before"), columns)
-    check_names(of("after", 2), of("before"), columns)
-    check_names(of("before"), of("before"), columns)
-    check_names(of("after"), of("before"), pa.schema([("after", pa.int32())]))
+    with pytest.raises(SchemaMismatchError, match=r"field 'after' has the number 1 of the column 'before' \(v1\)"):
+        check_carries(of("after"), [("v2", of("after", 2)), ("v1", of("before"))], columns)
+    check_carries(of("after", 2), [("v1", of("before"))], columns)
+    check_carries(of("before"), [("v1", of("before"))], columns)
+    check_carries(of("after"), [("v1", of("before"))], pa.schema([("after", pa.int32())]))
 
 
 HOSTILE = [
@@ -267,9 +268,9 @@ def test_values_of_enums_have_the_names_of_the_newest_schema() -> None:
     with pytest.raises(InvalidRecordError, match="field 'e': 2 is no value of the enum"):
         rows_of(FixedSchemas({1: old, 2: fewer}), columns, record)
     for later in (new, fewer):
-        with pytest.raises(SchemaMismatchError, match=r"field 'e': the enum has no value 'B' \(2\) any more"):
-            check_names(later, old, columns)
-    check_names(old, fewer, columns)
+        with pytest.raises(SchemaMismatchError, match=r"field 'e' is enum without 'B', which .* values of enum \(v1\)"):
+            check_carries(later, [("v1", old)], columns)
+    check_carries(old, [("v1", fewer)], columns)
     nested = parse_protobuf(ENUMS.replace("E e = 1; ", "") % "A = 1;", {})
-    with pytest.raises(SchemaMismatchError, match=r"field 'n\.m\.value': the enum has no value 'B'"):
-        check_names(nested, parse_protobuf(ENUMS.replace("E e = 1; ", "") % "B = 2;", {}), columns)
+    with pytest.raises(SchemaMismatchError, match=r"field 'n\[\]\.m\[\]' is enum without 'B'"):
+        check_carries(nested, [("v1", parse_protobuf(ENUMS.replace("E e = 1; ", "") % "B = 2;", {}))], columns)

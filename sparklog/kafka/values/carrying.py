@@ -1,0 +1,292 @@
+"""The rule by which a new version of a schema can carry the rows of a topic: consumers get each row in the newest
+version, so each value that a row can have needs a form in it.
+
+1. Records of another version have stored values. The new version needs a form for all values of that version's field,
+   as far as the column can have them. It needs null, or a default, if the other version has null or lacks the field.
+2. Clients without schemas, such as Spark, store values in columns. The first version can have fewer values than a
+   column: `timestamp-millis` makes a column of microseconds, and an int can be in a column of 64 bits. Other values
+   are those clients' own affair. But one needs to contain the other: a long and a column of doubles do not fit.
+
+`value_sets` has the sets of values, and `json_schema_rows` the rule for types of JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import pyarrow as pa
+
+from sparklog.errors import SchemaMismatchError
+from sparklog.format.ddl import ddl_type
+from sparklog.format.schema import fit_column
+from sparklog.kafka.schemas.avro import AvroField, AvroSchema, AvroType
+from sparklog.kafka.schemas.protobuf import ProtobufSchema
+from sparklog.kafka.schemas.schema_types import Parsed
+from sparklog.kafka.values.avro_bytes import branch_of
+from sparklog.kafka.values.avro_columns import fields_of_columns, is_nullable, leaf_type
+from sparklog.kafka.values.json_schema_rows import check_types
+from sparklog.kafka.values.protobuf_columns import MessageField
+from sparklog.kafka.values.protobuf_records import check_renamed, fields_of_versions, of_same_numbers, type_of_rows
+from sparklog.kafka.values.value_sets import (
+    ANY_BYTES,
+    BOOLEAN,
+    DATE,
+    DURATION,
+    EMPTY_SET,
+    TEXT,
+    Values,
+    bytes_of,
+    contains,
+    decimals,
+    floating,
+    of_column,
+    symbols,
+    times,
+    whole,
+)
+
+T = TypeVar("T")
+Others = Sequence[tuple[str, T]]
+"""A part of the other versions of a schema that have it, each with the name of its version for errors."""
+
+
+def check_carries(schema: Parsed, others: Others[Parsed], columns: pa.Schema) -> None:
+    """Raise SchemaMismatchError, with the path, if a new version of a schema has no form for a value that rows can
+    have. Columns without a field, and fields without a column, do not count. `others`: the other versions."""
+    targets = list(columns)
+    if isinstance(schema, AvroSchema):
+        if schema.type.kind == "record":
+            records = [(source, one.type) for source, one in others if isinstance(one, AvroSchema)]
+            _check_avro(schema.type, [one for one in records if one[1].kind == "record"], targets, "")
+    elif isinstance(schema, ProtobufSchema):
+        messages: list[tuple[str, Mapping[str, MessageField]]] = []
+        for source, one in others:
+            versions = fields_of_versions(schema, one, columns.names) if isinstance(one, ProtobufSchema) else None
+            if versions is not None:
+                check_renamed(versions, columns, source)
+                messages.append((source, versions.others))
+        _check_protobuf(type_of_rows(schema, columns.names).fields, messages, targets, "")
+    else:
+        check_types(schema, columns)
+
+
+class _Leaf(NamedTuple):
+    """A field without inner values."""
+
+    name: str
+    """Name of its type, for errors."""
+    column: Any
+    """Type of the column that it makes."""
+    values: Values | None
+    """None: it has inner values nevertheless."""
+
+
+def _check_leaf(path: str, new: _Leaf, others: Others[_Leaf], target: Any, *, casts_bytes: bool) -> None:
+    """Compare the values of fields. `casts_bytes`: True if bytes become text and text bytes, as far as they are."""
+
+    def can_be(source: Any, goal: Any) -> bool:
+        if {source, goal} == {pa.string(), pa.binary()}:
+            return casts_bytes
+        try:
+            fit_column(pa.nulls(0, source), goal)
+        except (pa.ArrowException, OverflowError):
+            return False
+        return True
+
+    column, values = of_column(target), new.values
+    is_enum_in_bytes = values is not None and values.texts is not None and target == pa.binary()
+    if column is None or values is None or is_enum_in_bytes or not can_be(target, new.column):
+        raise _misfit(path, new.name, f"its column ({ddl_type(target)})")
+    stored = [(source, one.name, one.values) for source, one in others if one.values and can_be(one.column, target)]
+    if not stored and not (new.column == target or contains(values, column) or contains(column, values)):
+        raise _misfit(path, new.name, f"its column ({ddl_type(target)})")
+    for source, other, former in stored:
+        if values.unit and former.unit and values.unit != former.unit:
+            raise SchemaMismatchError(
+                f"field {path!r} is {new.name}, and rows have numbers of {other} ({source}): consumers would read other "
+                "times; keep the type, or use a new field"
+            )
+        if not (contains(values, former) or contains(values, column)):
+            lacking = sorted((former.texts or frozenset()) - values.texts) if values.texts is not None else []
+            without = f" without {', '.join(map(repr, lacking)):.100}" if lacking else ""
+            raise _misfit(path, new.name + without, f"{other} ({source})")
+
+
+def _misfit(path: str, new: str, former: str) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"field {path!r} is {new}, which has no form for all values of {former}: consumers could not read such rows; "
+        "keep the type, or use a new field"
+    )
+
+
+# -- Avro
+
+
+def _check_avro(new: AvroType, others: Others[AvroType], targets: list[pa.Field], path: str) -> None:
+    """Compare records."""
+    names = [target.name for target in targets]
+    fields = fields_of_columns(new, names)
+    written = [(source, {field.name: field for field in one.fields}) for source, one in others]
+    stored = [fields_of_columns(one, names) for _, one in others]
+    for target in targets:
+        field = fields.get(target.name)
+        if field is None:
+            continue
+        place = f"{path}.{field.name}" if path else field.name
+        own: list[tuple[str, AvroType]] = []
+        for (source, by_name), by_column in zip(written, stored, strict=True):
+            former = next((by_name[name] for name in (field.name, *field.aliases) if name in by_name), None)
+            former = former or by_column.get(target.name)
+            if former is None:
+                _check_missing(field, place, source)
+            else:
+                own.append((source, former.type))
+        _check_avro_type(field.type, own, target.type, place, fills_null=field.has_default)
+
+
+def _check_missing(field: AvroField, path: str, source: str) -> None:
+    if not field.has_default and not is_nullable(field.type):
+        raise SchemaMismatchError(
+            f"field {path!r} has no default, and no null: rows of {source}, which lacks the field, have no value of it, and "
+            "consumers could not read them; give the field a default, or a union with null"
+        )
+
+
+def _check_avro_type(
+    new: AvroType, others: Others[AvroType], target: Any, path: str, *, fills_null: bool = False
+) -> None:
+    """Compare types. `fills_null`: True if null becomes a default."""
+    if not fills_null and not is_nullable(new):
+        for source, one in others:
+            if is_nullable(one):
+                raise SchemaMismatchError(
+                    f"field {path!r} has no null, which rows can have ({source}): consumers could not read them; keep the "
+                    "union with null"
+                )
+    own = _without_null(new)
+    rest = [(source, _without_null(one)) for source, one in others]
+    if not pa.types.is_nested(target):
+        leaves = [(source, _leaf(one)) for source, one in rest]
+        _check_leaf(path, _leaf(own), leaves, target, casts_bytes=True)
+        return
+    kind = "record" if pa.types.is_struct(target) else "map" if pa.types.is_map(target) else "array"
+    if own.kind != kind or (kind == "map" and not pa.types.is_string(target.key_type)):
+        raise _misfit(path, _shown(own), f"its column ({ddl_type(target)})")
+    rest = [(source, one) for source, one in rest if one.kind == kind]  # other values are not in the column
+    if kind == "record":
+        _check_avro(own, rest, list(target), path)
+    else:
+        element = target.item_type if kind == "map" else target.value_type
+        _check_avro_type(own.inner[0], [(source, one.inner[0]) for source, one in rest], element, f"{path}[]")
+
+
+_NESTED = ("record", "map", "array")
+
+
+def _without_null(kind: AvroType) -> AvroType:
+    return branch_of(kind) if kind.kind == "union" else kind
+
+
+def _leaf(kind: AvroType) -> _Leaf:
+    if kind.kind in _NESTED:
+        return _Leaf(_shown(kind), None, None)
+    return _Leaf(_shown(kind), leaf_type(kind), _values(kind))
+
+
+def _shown(kind: AvroType) -> str:
+    if kind.decimal is not None:
+        return "decimal({},{})".format(*kind.decimal)
+    if kind.logical:
+        return kind.logical
+    if kind.kind == "fixed":
+        return f"fixed of {kind.size} bytes"
+    return f"{kind.kind} {kind.short_name}" if kind.name else kind.kind
+
+
+def _values(kind: AvroType) -> Values:
+    """Return the values of a type without inner values."""
+    if kind.decimal is not None:
+        return decimals(*kind.decimal)
+    if kind.logical in _OF_LOGICAL:
+        return _OF_LOGICAL[kind.logical]
+    if kind.kind in ("int", "long"):
+        return whole(32 if kind.kind == "int" else 64, unit=kind.logical)
+    if kind.kind == "enum":
+        return symbols(kind.symbols, has_default=kind.default is not None)
+    return bytes_of(kind.size) if kind.kind == "fixed" else _OF_KIND[kind.kind]
+
+
+_OF_LOGICAL = {
+    "date": DATE,
+    "timestamp-millis": times("instant", 1_000),
+    "timestamp-micros": times("instant", 1_000_000),
+    "local-timestamp-millis": times("local", 1_000),
+    "local-timestamp-micros": times("local", 1_000_000),
+}
+_OF_KIND = {
+    "null": EMPTY_SET,
+    "boolean": BOOLEAN,
+    "float": floating(32),
+    "double": floating(64),
+    "string": TEXT,
+    "bytes": ANY_BYTES,
+}
+
+
+# -- Protobuf
+
+
+def _check_protobuf(
+    new: Sequence[MessageField], others: Others[Mapping[str, MessageField]], targets: list[pa.Field], path: str
+) -> None:
+    """Compare messages. A null is a field that is not set. `others`: fields by the names of the new ones."""
+    named = {field.name: field for field in new}
+    for target in targets:
+        field = named.get(target.name)
+        if field is not None:
+            own = [(source, one[field.name]) for source, one in others if field.name in one]
+            _check_field(field, own, target.type, path + field.name)
+
+
+def _check_field(new: MessageField, others: Others[MessageField], target: Any, path: str) -> None:
+    shape = new.is_list, new.is_map
+    if shape != (pa.types.is_list(target), pa.types.is_map(target)):
+        raise _misfit(path, ddl_type(new.column), f"its column ({ddl_type(target)})")
+    own = [(source, one) for source, one in others if (one.is_list, one.is_map) == shape]
+    if new.is_map:
+        for i, inner in enumerate((target.key_type, target.item_type)):
+            _check_one(new.fields[i], [(source, one.fields[i]) for source, one in own], inner, f"{path}[]")
+    else:
+        _check_one(new, own, target.value_type if new.is_list else target, f"{path}[]" if new.is_list else path)
+
+
+def _check_one(new: MessageField, others: Others[MessageField], target: Any, path: str) -> None:
+    """Compare fields without regard to lists."""
+    if new.kind == "message" and pa.types.is_struct(target):
+        inner = [(source, of_same_numbers(new.fields, one.fields)) for source, one in others if one.kind == "message"]
+        _check_protobuf(new.fields, inner, list(target), f"{path}.")
+    else:
+        leaves = [(source, _leaf_of_field(one)) for source, one in others]
+        _check_leaf(path, _leaf_of_field(new), leaves, target, casts_bytes=False)
+
+
+def _leaf_of_field(field: MessageField) -> _Leaf:
+    kind = field.fields[0].kind if field.kind == "wrapper" else field.kind
+    values = symbols([name for _, name in field.names]) if kind == "enum" else _OF_PROTOBUF.get(kind)
+    return _Leaf(field.kind, field.column.value_type if field.is_list else field.column, values)
+
+
+_OF_PROTOBUF = {
+    "double": floating(64),
+    "float": floating(32),
+    "bool": BOOLEAN,
+    "string": TEXT,
+    "bytes": ANY_BYTES,
+    "timestamp": times("instant", 1_000_000),
+    "duration": DURATION,
+    **dict.fromkeys(("int32", "sint32", "sfixed32"), whole(32)),
+    **dict.fromkeys(("uint32", "fixed32"), whole(32, signed=False)),
+    **dict.fromkeys(("int64", "sint64", "sfixed64"), whole(64)),
+    **dict.fromkeys(("uint64", "fixed64"), whole(64, signed=False)),
+}
