@@ -30,7 +30,7 @@ from sparklog.format.key_format import REFUSED_SETTING, REFUSED_TO_TOPIC
 from sparklog.kafka.values.fitting import FittingRows, fitting_rows, rows_reader
 from sparklog.metadata.mirror_settings import NAME
 from sparklog.metadata.refused_topics import REASON_CHARS_MAX, REFUSED_SCHEMA, SUFFIX, refused_topic
-from sparklog.mirror.readers import header_reader, key_reader, value_reader
+from sparklog.mirror.readers import header_reader, key_reader, value_reader, with_forms
 from sparklog.security.client_security import ClientSecurity, Security
 from sparklog.types import READ_COMMITTED, TopicPartition
 
@@ -244,11 +244,14 @@ class RefusedRecords:
         info = self.info
         form = values.format or info.value_format
         schemas = None if values.registry is None else registry_schemas(values.registry, values.security)
-        read = value_reader(form, schemas, info.inflated_bytes_max)
+        read_values = value_reader(form, schemas, info.inflated_bytes_max)
+        read = rows_reader(read_values, info, key_reader(info, schemas, info.inflated_bytes_max))
+        if schemas is not None and form == info.value_format:
+            read = with_forms(read, info, form, schemas, info.inflated_bytes_max)
         return fitting_rows(
             rows.select(list(RECORD_COLUMNS)),
             info,
-            rows_reader(read, info, key_reader(info, schemas, info.inflated_bytes_max)),
+            read,
             bytes_max=info.inflated_bytes_max,
             drops_headers=values.drops_headers,
             read_headers=header_reader(form, schemas),

@@ -12,7 +12,7 @@ from sparklog.errors import InvalidConfigError, LeaderNotAvailableError
 from sparklog.format.key_format import SCHEMA_FORMATS
 from sparklog.format.schema import canonical_schema
 from sparklog.format.schema_evolution import SchemaChange, growth
-from sparklog.kafka.values.fitting import ReadHeaders, ReadValues, read_json
+from sparklog.kafka.values.fitting import ReadHeaders, ReadRows, ReadValues, read_json
 from sparklog.kafka.values.header_ids import framed_parts
 from sparklog.kafka.values.json_records import parse_rows
 from sparklog.kafka.values.keys import Parse, RowForm
@@ -73,6 +73,23 @@ def key_reader(topic: RowForm, schemas: Schemas | None, rows_bytes_max: int) -> 
     from sparklog.kafka.values.framed_keys import read_keys  # late, as above
 
     return lambda keys, columns, _: read_keys(keys, columns, topic, schemas, rows_bytes_max)
+
+
+def with_forms(read: ReadRows, topic: RowForm, value_format: str, schemas: Schemas, rows_bytes_max: int) -> ReadRows:
+    """Return a function that reads records, and refuses those that no consumer could read."""
+    if value_format not in REGISTERED_FORMATS:
+        return read
+    from sparklog.kafka.values.framed_records import Target  # late, as above
+    from sparklog.kafka.values.framed_rows import check_forms
+
+    target = Target(topic.name, value_format, topic.schema, value_subject(topic.name))
+
+    def read_readable(keys: Any, values: Any) -> pa.RecordBatch:
+        rows = read(keys, values)
+        check_forms(rows, values, target, schemas, rows_bytes_max)
+        return rows
+
+    return read_readable
 
 
 def _read_following(read: ReadValues, schemas: Schemas, keys: Any, values: Any, topic: RowForm) -> pa.RecordBatch:

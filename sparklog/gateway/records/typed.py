@@ -33,7 +33,7 @@ from sparklog.kafka.records.errors import InvalidRecordError, places
 from sparklog.kafka.values.fitting import ReadRows, fitting_rows
 from sparklog.kafka.values.framed_keys import read_keys, write_keys
 from sparklog.kafka.values.framed_records import FRAMED_FORMATS, Target, rows_of_framed
-from sparklog.kafka.values.framed_rows import write_framed
+from sparklog.kafka.values.framed_rows import check_forms, write_framed
 from sparklog.kafka.values.header_ids import framed_parts
 from sparklog.kafka.values.json_records import parse_rows, write_rows
 from sparklog.kafka.values.keys import Parse, values_to_parse, with_keys
@@ -94,6 +94,8 @@ def _rows_reader(topic: TopicInfo, partition: int, schemas: Schemas, rows_bytes_
     def read(keys: Any, values: Any) -> pa.RecordBatch:
         rows = with_keys(_rows_of_values(keys, values, topic, schemas, rows_bytes_max), keys, topic, parse_keys)
         check_partition(rows, topic, partition)
+        if topic.value_format in FRAMED_FORMATS:
+            check_forms(rows, values, _target(topic), schemas, JSON_BYTES_MAX)
         return rows
 
     return read

@@ -51,6 +51,8 @@ _TIMES = {
     "local-timestamp-micros": (1, pa.timestamp("us")),
 }
 """Factor and column of the logical types that are times."""
+_TIMES_OF_DAY = {"time-millis", "time-micros"}
+"""Logical types whose columns have the number."""
 
 
 def columns_of(kind: AvroType) -> pa.Schema:
@@ -255,6 +257,11 @@ class _Plan:
         """Return the conversion of a physical array of the writer's type."""
         own = branch_of(writer) if writer.kind == "union" else writer
         other = branch_of(reader) if reader is not None and reader.kind == "union" else reader
+        if other is not None and own.logical != other.logical and {own.logical, other.logical} == _TIMES_OF_DAY:
+            raise SchemaMismatchError(
+                f"field {path!r} is {own.logical}, and {other.logical} in the newest schema: the column has the number, and "
+                "consumers would read another time"
+            )
         if other is not None and other.kind != own.kind:
             other = None
         if own.kind == "record" and pa.types.is_struct(target):

@@ -30,24 +30,36 @@ class Frames(NamedTuple):
 
 def split_frames(values: Any, part: str = "value") -> Frames:
     """Split values, an array of binary. `part`: the part of the records that they are, for errors."""
-    count = len(values)
-    offsets = np.frombuffer(values.buffers()[1], np.int32, count + 1, 4 * values.offset).astype(np.int64)
-    body = values.buffers()[2]
-    data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(1, np.uint8)
-    begins, ends = offsets[:-1], offsets[1:]
-    is_set = values.is_valid().to_numpy(zero_copy_only=False)
-    is_framed = is_set & (ends - begins >= FRAME_BYTES)
-    is_framed[is_framed] = data[begins[is_framed]] == MAGIC
-    ids = np.full(count, -1, np.int64)
-    if is_framed.any():
-        windows: Array = np.ndarray((len(data) - 3,), ">u4", data, strides=(1,))
-        ids[is_framed] = windows[begins[is_framed] + 1]
+    data, begins, ends = _spans(values)
+    ids = ids_of_frames(values)
+    is_framed = ids >= 0
     refused = {}
+    is_set = values.is_valid().to_numpy(zero_copy_only=False)
     for i in np.flatnonzero(is_set & ~is_framed)[:RECORDS_NAMED_MAX].tolist():
         size = int(ends[i] - begins[i])
         reason = f"it has {size} bytes" if size < FRAME_BYTES else f"it begins with the byte {data[begins[i]]}"
         refused[i] = f"its {part} has no schema id: {reason}; a {part} begins with a byte 0 and the id in four bytes"
     return Frames(ids, byte_slices(data, np.where(is_framed, begins + FRAME_BYTES, begins), ends), refused)
+
+
+def ids_of_frames(values: Any) -> Array:
+    """Return the schema's id of each value; -1 for null, and for a value without a frame."""
+    data, begins, ends = _spans(values)
+    is_framed = values.is_valid().to_numpy(zero_copy_only=False) & (ends - begins >= FRAME_BYTES)
+    is_framed[is_framed] = data[begins[is_framed]] == MAGIC
+    ids = np.full(len(values), -1, np.int64)
+    if is_framed.any():
+        windows: Array = np.ndarray((len(data) - 3,), ">u4", data, strides=(1,))
+        ids[is_framed] = windows[begins[is_framed] + 1]
+    return ids
+
+
+def _spans(values: Any) -> tuple[Array, Array, Array]:
+    """Return the bytes of binary values, and the beginning and end of each."""
+    offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, 4 * values.offset).astype(np.int64)
+    body = values.buffers()[2]
+    data = np.frombuffer(body, np.uint8) if body is not None and body.size else np.zeros(1, np.uint8)
+    return data, offsets[:-1], offsets[1:]
 
 
 def byte_slices(data: Array, starts: Array, ends: Array) -> Any:

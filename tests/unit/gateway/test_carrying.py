@@ -14,12 +14,16 @@ import fastavro
 import jsonschema
 import numpy as np
 import pyarrow as pa
+import pytest
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.ddl import parse_ddl
 from sparklog.format.schema_evolution import growth
+from sparklog.gateway.records.small import write_small
+from sparklog.gateway.records.typed import typed_batch
+from sparklog.kafka.records import batch_v2
 from sparklog.kafka.records.errors import InvalidRecordError
 from sparklog.kafka.schemas.json_schema import parse_json_schema
 from sparklog.kafka.schemas.protobuf import ProtobufSchema, linked_files, parse_protobuf
@@ -28,6 +32,7 @@ from sparklog.kafka.values.carrying import check_carries
 from sparklog.kafka.values.framed_records import Target, check_columns, columns_of_schema, read_framed
 from sparklog.kafka.values.framed_rows import write_framed
 from tests.support.cases import for_each
+from tests.support.clients import info
 from tests.unit.gateway.registry_schemas import FixedSchemas, avro
 
 ROOM = 1 << 24
@@ -409,3 +414,55 @@ def test_a_renamed_field_has_the_values_of_its_former_names() -> None:
 def test_a_number_without_a_sign_can_become_one_of_more_bits() -> None:
     columns = parse_ddl("f BIGINT")
     assert not refusal(proto("uint64"), columns, proto("uint32"))
+
+
+def sent(schemas: FixedSchemas, columns: str, records: list[tuple[int, Any, dict[str, Any]]], **configs: Any) -> None:
+    """Send records, each with the id and the source of its schema, to a topic with the key column `id`."""
+    topic = info(parse_ddl(columns), 1, ("id",), kafka_value_format="avro", kafka_key_format="json", **configs)
+    values = []
+    for schema_id, source, value in records:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, fastavro.parse_schema(without_logical(source)), value)
+        values.append(bytes([0, 0, 0, 0, schema_id]) + out.getvalue())
+    data = write_small([b'{"id":5}'] * len(values), values, [0] * len(values))
+    head = batch_v2.BatchV2(0, 0, 0, 2, 0, 0, len(values) - 1, 0, 0, -1, -1, -1, len(values))
+    typed_batch(head, memoryview(data), topic, ROOM, 0, schemas)
+
+
+def test_a_record_of_another_schema_without_a_form_in_the_newest_one_is_refused() -> None:
+    def fields(*described: Any) -> dict[str, Any]:
+        return {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in described]}
+
+    millis, micros = (logical(f"timestamp-{unit}", "long") for unit in ("millis", "micros"))
+    id_and = ("id", "long")
+    newest, finer = fields(id_and, ("at", millis)), fields(id_and, ("at", micros))
+    optional, keyless = fields(id_and, ("at", ["null", millis])), fields(("at", millis))
+    schemas = FixedSchemas({i: avro(one) for i, one in enumerate((finer, optional, keyless, newest), 1)})
+    columns = "id BIGINT, at TIMESTAMP"
+    good: list[tuple[int, Any, dict[str, Any]]] = [
+        (1, finer, {"id": 5, "at": 2_000}),
+        (2, optional, {"id": 5, "at": 2}),
+        (3, keyless, {"at": 2}),
+        (4, newest, {"id": 5, "at": 2}),
+    ]
+    sent(schemas, columns, good)
+    for bad, reason in (
+        ((1, finer, {"id": 5, "at": 2_001}), "field 'at'"),
+        ((2, optional, {"id": 5, "at": None}), "field 'at' is null"),
+    ):
+        with pytest.raises(InvalidRecordError) as e:
+            sent(schemas, columns, [*good, bad, *good])
+        (message,) = e.value.records.values()
+        assert list(e.value.records) == [4] and reason in message
+        assert "consumers could not read it in the schema 4, the newest one of 't-value'" in message
+
+
+def test_a_time_of_day_in_another_unit_is_refused() -> None:
+    millis, micros = (
+        {"type": "record", "name": "R", "fields": [{"name": "noon", "type": logical(f"time-{unit}", kind)}]}
+        for unit, kind in (("millis", "int"), ("micros", "long"))
+    )
+    schemas = FixedSchemas({1: avro(millis), 2: avro(micros)})
+    with pytest.raises(InvalidRecordError, match="field 'noon' is time-millis, and time-micros in the newest schema"):
+        sent(schemas, "id BIGINT, noon BIGINT", [(1, millis, {"noon": 1_000})])
+    sent(schemas, "id BIGINT, noon BIGINT", [(2, micros, {"noon": 1_000})])
