@@ -36,8 +36,21 @@ JSON, TEXT = "json", "text"
 SCHEMA_FORMATS = ("avro", "protobuf", "json-schema")
 """Forms of keys with a schema of a registry."""
 KEY_SCHEMA_CHARS_MAX = 65_536
+KEY_SCHEMA_PARTS_MAX = 100
+"""Largest number of schemas that a key schema uses; a registry has the same limit."""
 
 T = TypeVar("T")
+
+
+class PinnedPart(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A schema to which the key schema of a topic refers, directly or through others."""
+
+    schema: str = ""
+    """Text of an Avro or JSON schema."""
+    compiled: str = ""
+    """Descriptor of a Protobuf schema in base64."""
+    uses: dict[str, int] = {}
+    """Places among the parts of the schemas to which it refers, by its names for them. They stand before it."""
 
 
 class PinnedSchema(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -50,6 +63,10 @@ class PinnedSchema(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     type: Literal["AVRO", "JSON", "PROTOBUF"] = "AVRO"
     compiled: str = ""
     """Descriptor of a Protobuf schema in base64, so that clients need no compiler."""
+    parts: Annotated[list[PinnedPart], Meta(max_length=KEY_SCHEMA_PARTS_MAX)] = []
+    """The schemas to which it refers, so that clients need no registry."""
+    uses: dict[str, int] = {}
+    """Places among the parts, as those of a part."""
 
     @property
     def text(self) -> str:

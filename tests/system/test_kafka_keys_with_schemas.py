@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.schema_registry import (
     Schema,
+    SchemaReference,
     SchemaRegistryClient,
     dual_schema_id_deserializer,
     header_schema_id_serializer,
@@ -175,6 +176,59 @@ def test_protobuf_and_json_keys_of_unchanged_clients_are_in_one_partition(
         serialize = JSONSerializer(json.dumps(source), registry, **compact)
         sent = serialized(topic, values, serialize, of_values)
         check_keys(broker, topic, sent, JSONDeserializer(json.dumps(source)), values)
+
+
+def imported_class() -> Any:
+    """The class of a key whose file imports an enum from another one."""
+    pool = descriptor_pool.Default()
+    zones = FileDescriptorProto(name="zones.proto", package="zones", syntax="proto3")
+    enum = zones.enum_type.add(name="Zone")
+    for i in range(KEYS):
+        enum.value.add(name=f"Z{i}", number=i)
+    file = FileDescriptorProto(name="of_zone.proto", package="of_zone", syntax="proto3", dependency=["zones.proto"])
+    of_zone = {"type": FieldDescriptorProto.TYPE_ENUM, "type_name": ".zones.Zone"}
+    file.message_type.add(name="Key").field.add(
+        name="zone", number=1, label=FieldDescriptorProto.LABEL_OPTIONAL, **of_zone
+    )
+    for one in (zones, file):
+        pool.AddSerializedFile(one.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("of_zone.Key"))
+
+
+def test_key_schemas_can_refer_to_other_subjects(
+    broker: LocalBroker, admin: sparklog.Admin, registry: SchemaRegistryClient
+) -> None:
+    of_values, zones = AvroSerializer(registry, VALUE), [f"Z{i}" for i in range(KEYS)]
+    registry.register_schema(
+        "zone-avro", Schema(json.dumps({"type": "enum", "name": "Zone", "symbols": zones}), "AVRO")
+    )
+    record = json.dumps({"type": "record", "name": "K", "fields": [{"name": "zone", "type": "Zone"}]})
+    avro = Schema(record, "AVRO", [SchemaReference("Zone", "zone-avro", 1)])
+    configs = {"kafka.value.format": "avro", "kafka.key.format": "avro"}
+    keys: list[Any] = [{"zone": zone} for zone in zones]
+    admin.create_topic("of-zones", 4, COLUMNS, key_columns=["zone"], configs=configs)
+    for topic in ("of-zones", "created-of-zones"):
+        sent = serialized(topic, keys, AvroSerializer(registry, avro), of_values)
+        rows = check_keys(broker, topic, sent, AvroDeserializer(registry), keys)
+        assert sorted(row["zone"] for row in rows) == sorted(zones)
+
+    kind = imported_class()
+    messages = [kind(zone=i) for i in range(KEYS)]
+    configs["kafka.key.format"] = "protobuf"
+    admin.create_topic("zone-messages", 4, COLUMNS, key_columns=["zone"], configs=configs)
+    sent = serialized("zone-messages", messages, ProtobufSerializer(kind, registry), of_values)
+    check_keys(broker, "zone-messages", sent, ProtobufDeserializer(kind, {}, registry), messages)
+    assert registry.get_latest_version("zone-messages-key").schema.references
+
+    registry.register_schema("zone-json", Schema('{"$id": "zone.json", "type": "string"}', "JSON"))
+    by_name = Schema('{"title": "K", "$ref": "zone.json"}', "JSON", [SchemaReference("zone.json", "zone-json", 1)])
+    configs["kafka.key.format"] = "json-schema"
+    admin.create_topic("zones", 4, COLUMNS, key_columns=["zone"], configs=configs)
+    registry.register_schema("zones-key", by_name)
+    newest = {"auto.register.schemas": False, "use.latest.version": True}
+    compact = partial(json.dumps, separators=(",", ":"), ensure_ascii=False)
+    sent = serialized("zones", zones, JSONSerializer(by_name, registry, conf=newest, json_encode=compact), of_values)
+    check_keys(broker, "zones", sent, lambda data, _: json.loads(data[5:]), zones)
 
 
 def test_schemas_create_topics_with_keys(broker: LocalBroker, registry: SchemaRegistryClient) -> None:

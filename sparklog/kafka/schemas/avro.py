@@ -98,21 +98,25 @@ class AvroSchema(Struct):
     """The JSON with full names and sorted attributes; equal for texts that differ in form only."""
     names: dict[str, AvroType]
     """The named types, for schemas that refer to this one."""
+    references: dict[str, AvroSchema] = {}
+    """Schemas by the names of the references."""
 
 
-def parse_avro(text: str, references: Iterable[AvroSchema] = ()) -> AvroSchema:
-    """Parse a schema. `references`: schemas whose named types can be used. Raises RegistryError."""
+def parse_avro(text: str, references: Mapping[str, AvroSchema] = {}) -> AvroSchema:
+    """Parse a schema. `references`: schemas whose named types can be used, by the names of the references. Raises
+    RegistryError."""
     try:
         source = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as e:
         raise invalid_schema(f"it is no JSON: {e}") from None
-    parser = _Parser(references)
+    parser = _Parser(references.values())
     parsed = parser.type(source, "", "", 0)
     return AvroSchema(
         parsed,
         msgspec.json.encode(_unwrapped(source)).decode(),
         msgspec.json.encode(_Normalizer().type(source, "")).decode(),
         parser.names,
+        dict(references),
     )
 
 

@@ -55,7 +55,7 @@ def parse(kind: SchemaType, text: str, references: Mapping[str, Parsed], compile
     """Parse a schema. `references`: schemas by the names under which the text has them. `compiled`: descriptor of a
     Protobuf schema that was parsed before. Raises RegistryError; InvalidConfigError if a library is missing."""
     if kind is SchemaType.AVRO:
-        return parse_avro(text, _only(AvroSchema, references).values())
+        return parse_avro(text, _only(AvroSchema, references))
     if kind is SchemaType.JSON:
         return parse_json_schema(text, _only(JsonSchema, references))
     if compiled:

@@ -27,13 +27,13 @@ import pyarrow.compute as pc
 from sparklog.errors import InvalidRequestError, SchemaMismatchError
 from sparklog.format.canonical_json import canonical_keys, key_slices
 from sparklog.format.key_equality import canonical_key
-from sparklog.format.key_format import KEY_SCHEMA_CHARS_MAX, PinnedSchema
+from sparklog.format.key_format import KEY_SCHEMA_CHARS_MAX, PinnedPart, PinnedSchema
 from sparklog.format.schema import null_column
 from sparklog.kafka.records.errors import RECORDS_NAMED_MAX
 from sparklog.kafka.records.varints import Array
 from sparklog.kafka.schemas.avro import AvroField, AvroSchema, AvroType, parse_avro
 from sparklog.kafka.schemas.errors import RegistryError
-from sparklog.kafka.schemas.json_schema import JsonSchema
+from sparklog.kafka.schemas.json_schema import JsonSchema, resolved
 from sparklog.kafka.schemas.protobuf import ProtobufSchema, parse_protobuf
 from sparklog.kafka.schemas.schema_types import Parsed, SchemaType
 from sparklog.kafka.values.avro_bytes import Space
@@ -70,28 +70,31 @@ class _KeySchema(NamedTuple):
 
 def pinned_schema(schema_id: int, schema: Parsed) -> PinnedSchema:
     """Return the key schema of a topic as its setting has it. Raises SchemaMismatchError if a topic cannot have it."""
-    if _has_references(schema):
-        raise SchemaMismatchError("a key schema has no references: register a schema with all of its types")
-    if isinstance(schema, ProtobufSchema):
-        pinned = PinnedSchema(schema_id, "", SchemaType.PROTOBUF.value, schema.serialized)
-    else:
-        kind = SchemaType.AVRO if isinstance(schema, AvroSchema) else SchemaType.JSON
-        pinned = PinnedSchema(schema_id, schema.text, kind.value)
+    parts: list[PinnedPart] = []
+    own = _part_of(schema, parts, {})
+    kind = {AVRO: SchemaType.AVRO, PROTOBUF: SchemaType.PROTOBUF, JSON_SCHEMA: SchemaType.JSON}[form_of_schema(schema)]
+    pinned = PinnedSchema(schema_id, own.schema, kind.value, own.compiled, parts, own.uses)
     if len(pinned.text) > KEY_SCHEMA_CHARS_MAX:
+        with_parts = f" with the {len(parts)} schemas that it uses" if parts else ""
         raise SchemaMismatchError(
-            f"a key schema has at most {KEY_SCHEMA_CHARS_MAX} characters, this one has {len(pinned.text)}"
+            f"a key schema has at most {KEY_SCHEMA_CHARS_MAX} characters, this one{with_parts} has {len(pinned.text)}"
         )
     return pinned
 
 
-def _has_references(schema: Parsed) -> bool:
-    if not isinstance(schema, AvroSchema):
-        return bool(schema.references)
-    try:
-        parse_avro(schema.text)
-    except RegistryError:
-        return True
-    return False
+def _part_of(schema: Parsed, parts: list[PinnedPart], places: dict[int, int]) -> PinnedPart:
+    """Return a schema as a part of a setting, and add those that it uses to `parts`. `places`: places of the parts by
+    the identities of their schemas."""
+    uses: dict[str, int] = {}
+    for name, one in schema.references.items():
+        if id(one) not in places:
+            part = _part_of(one, parts, places)
+            places[id(one)] = len(parts)
+            parts.append(part)
+        uses[name] = places[id(one)]
+    if isinstance(schema, ProtobufSchema):
+        return PinnedPart(compiled=schema.serialized, uses=uses)
+    return PinnedPart(schema.text, uses=uses)
 
 
 def key_columns_of(schema: Parsed) -> pa.Schema:
@@ -236,14 +239,23 @@ def _read(text: str, form: str, columns: pa.Schema) -> _KeySchema:
 def _parsed(pinned: PinnedSchema) -> Parsed:
     """Return a schema that a gateway has checked, or another writer has set. Every client parses it, so it needs no
     compiler, and no library for JSON. Raises RegistryError; ValueError."""
-    if pinned.type == SchemaType.AVRO.value:
-        return parse_avro(pinned.schema)
-    if pinned.type == SchemaType.JSON.value:
-        return JsonSchema(msgspec.json.decode(pinned.schema), pinned.schema, pinned.schema, {})
-    compiled = base64.b64decode(pinned.compiled, validate=True)
-    if not compiled:
+    parsed: list[Parsed] = []
+    for one in (*pinned.parts, PinnedPart(pinned.schema, pinned.compiled, pinned.uses)):
+        if any(not 0 <= place < len(parsed) for place in one.uses.values()):
+            raise ValueError("a schema is used before its place")
+        uses = {name: parsed[place] for name, place in one.uses.items()}
+        parsed.append(_parsed_part(SchemaType(pinned.type), one.schema, one.compiled, uses))
+    return parsed[-1]
+
+
+def _parsed_part(kind: SchemaType, text: str, compiled: str, uses: dict[str, Any]) -> Parsed:
+    if kind is SchemaType.AVRO:
+        return parse_avro(text, uses)
+    if kind is SchemaType.JSON:
+        return JsonSchema(msgspec.json.decode(text), text, text, uses)
+    if not base64.b64decode(compiled, validate=True):
         raise ValueError("it has no descriptor")
-    return parse_protobuf(pinned.compiled, {})
+    return parse_protobuf(compiled, uses)
 
 
 class _SchemasOfKeys:
@@ -273,7 +285,7 @@ def _as_record(schema: Parsed, names: Sequence[str]) -> Parsed:
     if not isinstance(schema, AvroSchema) or schema.type.kind == "record" or len(names) != 1:
         return schema
     record = AvroType("record", "key", fields=(AvroField(names[0], schema.type),))
-    return AvroSchema(record, schema.text, schema.normal_text, schema.names)
+    return AvroSchema(record, schema.text, schema.normal_text, schema.names, schema.references)
 
 
 # -- JSON
@@ -281,7 +293,11 @@ def _as_record(schema: Parsed, names: Sequence[str]) -> Parsed:
 
 def _type_of_value(schema: JsonSchema) -> str:
     """Return the type of a schema whose values are no objects; "" for objects."""
-    kind = schema.root.get("type") if isinstance(schema.root, dict) else None
+    try:
+        root = resolved(schema.root, schema).value
+    except RegistryError:  # registration has refused a `$ref` that leads nowhere
+        return ""
+    kind = root.get("type") if isinstance(root, dict) else None
     return kind if isinstance(kind, str) and kind in _JSON_VALUES else ""
 
 

@@ -20,16 +20,17 @@ from sparklog.client.producer.partitioner import partition_for_key
 from sparklog.client.producer.row_keys import keys_of_rows, partitions_of_rows
 from sparklog.errors import InvalidConfigError, SchemaMismatchError
 from sparklog.format.batch import BatchHeader, decode_batch, decode_header
-from sparklog.format.key_format import check_same_key_format, with_key_format
+from sparklog.format.key_format import PinnedSchema, check_same_key_format, with_key_format
 from sparklog.gateway.records.small import write_small
 from sparklog.gateway.records.typed import TypedRows, typed_batch
 from sparklog.kafka.records import batch_v2
 from sparklog.kafka.records.errors import InvalidRecordError
+from sparklog.kafka.schemas.avro import parse_avro
 from sparklog.kafka.schemas.json_schema import parse_json_schema
 from sparklog.kafka.schemas.protobuf import parse_protobuf
 from sparklog.kafka.schemas.schema_types import Parsed
 from sparklog.kafka.values.avro_bytes import Space
-from sparklog.kafka.values.framed_keys import check_key_schema, key_columns_of, pinned_schema
+from sparklog.kafka.values.framed_keys import check_key_schema, key_columns_of, pinned_schema, read_keys
 from sparklog.kafka.values.framed_records import Target
 from sparklog.kafka.values.framed_rows import write_payloads
 from sparklog.kafka.values.rows_at_fault import UnwritableRowError
@@ -249,12 +250,49 @@ def test_new_topics_have_the_columns_of_their_keys() -> None:
         key_columns_of(OBJECT)
 
 
-def test_a_key_schema_has_no_references() -> None:
-    inner = avro({"type": "fixed", "name": "F", "size": 2})
-    from sparklog.kafka.schemas.avro import parse_avro
+def with_references() -> list[tuple[Parsed, str, Any]]:
+    """Key schemas that refer to others, one of them twice and through another, with their forms and a key."""
+    zone = avro({"type": "enum", "name": "geo.Zone", "symbols": ["N", "S"]})
+    inner = {"type": "record", "name": "In", "fields": [{"name": "zone", "type": "geo.Zone"}]}
+    place = parse_avro(json.dumps(inner), {"zone": zone})
+    fields = [{"name": "id", "type": "In"}, {"name": "zone", "type": "geo.Zone"}]
+    outer = parse_avro(json.dumps({"type": "record", "name": "K", "fields": fields}), {"place": place, "zone": zone})
+    e = 'syntax = "proto3"; package geo; enum Zone { N = 0; S = 1; }'
+    m = 'syntax = "proto3"; import "e.proto"; message In { geo.Zone zone = 1; }'
+    k = 'syntax = "proto3"; import "m.proto"; import "e.proto"; message K { In id = 1; geo.Zone zone = 2; }'
+    zones = parse_protobuf(e, {})
+    messages = parse_protobuf(m, {"e.proto": zones})
+    text = parse_json_schema('{"$id": "t", "type": "string"}', {})
+    through = parse_json_schema('{"$ref": "t"}', {"t": text})
+    return [
+        (outer, "avro", {"id": {"zone": "S"}, "zone": "N"}),
+        (parse_protobuf(k, {"m.proto": messages, "e.proto": zones}), "protobuf", {"id": {"zone": "S"}, "zone": "N"}),
+        (parse_json_schema('{"$ref": "u"}', {"u": through, "t": text}), "json-schema", {"zone": "a"}),
+    ]
 
-    outer = parse_avro('{"type": "record", "name": "K", "fields": [{"name": "id", "type": "F"}]}', [inner])
-    with pytest.raises(SchemaMismatchError, match="no references"):
+
+def test_a_key_schema_with_references_needs_no_registry() -> None:
+    for schema, form, key_row in with_references():
+        whole = pa.schema([("id", pa.struct([("zone", pa.string())])), ("zone", pa.string()), ("name", pa.string())])
+        names = tuple(key_row)
+        pinned = pinned_schema(9, schema)
+        to = info(whole, 1, names, kafka_key_format=form, kafka_key_schema=pinned.text)
+        columns = [pa.array([key_row[name]], whole.field(name).type) for name in names]
+        (own,) = keys_of_rows(columns, to).to_pylist()
+        assert own is not None and own[:5] == b"\0\0\0\0\x09"
+        schemas = FixedSchemas({9: schema})
+        read = read_keys(
+            pa.array([own], pa.binary()), pa.schema([whole.field(name) for name in names]), to, schemas, 1 << 20
+        )
+        assert read.to_pylist() == [key_row]
+        assert PinnedSchema.read(pinned.text) == pinned and len(pinned.parts) == 2, "each is there once"
+
+
+def test_a_key_schema_with_too_large_references_is_refused() -> None:
+    fields = [{"name": f"field_{i}", "type": "string"} for i in range(2_000)]
+    large = avro({"type": "record", "name": "In", "fields": fields})
+    outer = parse_avro('{"type": "record", "name": "K", "fields": [{"name": "id", "type": "In"}]}', {"in": large})
+    with pytest.raises(SchemaMismatchError, match="this one with the 1 schemas that it uses has"):
         pinned_schema(1, outer)
 
 
@@ -263,6 +301,7 @@ def test_a_key_schema_has_no_references() -> None:
     [
         ({"kafka.key.format": "json", "kafka.key.schema": '{"id":1}'}, "only keys in avro"),
         ({"kafka.key.format": "avro", "kafka.key.schema": "{}"}, "no schema with its id"),
+        ({"kafka.key.format": "avro", "kafka.key.schema": json.dumps({"id": 1, "parts": [{}] * 101})}, "length <= 100"),
         (
             {"kafka.key.format": "avro", "kafka.key.schema": json.dumps({"id": 1, "schema": "x" * 70_000})},
             "at most 65536",
@@ -295,6 +334,13 @@ def test_a_topic_keeps_its_key_schema() -> None:
         ("protobuf", {"id": 1, "type": "PROTOBUF"}),
         ("protobuf", {"id": 1, "type": "PROTOBUF", "compiled": "syntax = 'proto3';"}),
         ("protobuf", {"id": 1, "type": "PROTOBUF", "compiled": "/////w=="}),
+        ("avro", {"id": 1, "schema": '"long"', "uses": {"a": 0}}),
+        ("avro", {"id": 1, "schema": '"long"', "uses": {"a": -1}, "parts": [{"schema": '"long"'}]}),
+        ("avro", {"id": 1, "schema": '"F"', "parts": [{"schema": '"F"', "uses": {"a": 0}}], "uses": {"a": 0}}),
+        (
+            "protobuf",
+            {"id": 1, "type": "PROTOBUF", "compiled": "/////w==", "parts": [{"compiled": "x"}], "uses": {"a": 0}},
+        ),
     ],
 )
 def test_a_key_schema_that_a_hostile_writer_has_set_is_an_error_of_the_topic(

@@ -364,4 +364,4 @@ def test_a_chain_of_very_many_types_is_refused() -> None:
     links = [record(field("a", f"T{i - 1}" if i else "int"), name=f"T{i}") for i in range(1000)]
     chains = [parse_avro(json.dumps(links)) for _ in range(2)]
     with pytest.raises(RegistryError, match="too deep"):
-        differences(*(parse_avro('"T999"', [chain]) for chain in chains))
+        differences(*(parse_avro('"T999"', {"chain": chain}) for chain in chains))
