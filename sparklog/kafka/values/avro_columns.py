@@ -23,7 +23,7 @@ null. A value that its column cannot have exactly is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ from sparklog.kafka.values.rows_at_fault import children_of
 DECIMAL_DIGITS_MAX = 38
 TYPES_MAX = 10_000
 _DECIMAL_BYTES = 16
+_DEFAULT_BYTES_MAX = 16 * 1024 * 1024
+"""Largest size of the defaults of a schema as rows."""
 Convert = Callable[[Any], Any]
 """Function that converts an array in plain layout. Raises pa.ArrowInvalid."""
 _TIMES = {
@@ -79,6 +81,20 @@ def fields_of_columns(record: AvroType, columns: Iterable[str]) -> dict[str, Avr
             fields[column] = field
             free.remove(column)
     return fields
+
+
+def places_of_columns(writer: AvroType, read: Mapping[str, AvroField], columns: Iterable[str]) -> dict[str, int]:
+    """Return the index of the writer's field of each column that gets one. A field is used once. `read`: the reader's
+    fields by their columns."""
+    written = {f.name: i for i, f in enumerate(writer.fields)}
+    places: dict[str, int] = {}
+    for column in sorted(columns, key=lambda one: one not in read):  # a renamed field gets its former name first
+        own = read.get(column)
+        names = (column,) if own is None else (own.name, *own.aliases)
+        place = next((written.pop(name) for name in names if name in written), None)
+        if place is not None:
+            places[column] = place
+    return places
 
 
 def is_nullable(kind: AvroType) -> bool:
@@ -176,6 +192,12 @@ def resolve(writer: AvroType, reader: AvroType | None, columns: pa.Schema, space
     )
 
 
+def check_record(record: AvroType, columns: pa.Schema) -> None:
+    """Raise SchemaMismatchError if records of a schema, and its defaults, cannot be rows of the columns."""
+    columns_of(record)
+    _Plan(Space(_DEFAULT_BYTES_MAX), checks_defaults=True).fields(record, record, list(columns), "")
+
+
 def default_column(field: AvroField, path: str) -> Any:
     """Return an array with the default of a field that has one, in the type of the field's column. Raises
     pa.ArrowInvalid, SchemaMismatchError."""
@@ -187,27 +209,24 @@ def default_column(field: AvroField, path: str) -> Any:
 class _Plan:
     """Compiles conversions. `dropped` collects paths."""
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, *, checks_defaults: bool = False) -> None:
         self._space = space
+        self._checks_defaults = checks_defaults
         self.dropped: list[str] = []
 
     def fields(
         self, writer: AvroType, reader: AvroType | None, targets: list[pa.Field], path: str
     ) -> Iterator[tuple[int, Convert]]:
         """Return the index and the conversion of the writer's field for each target."""
-        written = {f.name: i for i, f in enumerate(writer.fields)}
-        read = {} if reader is None else fields_of_columns(reader, [target.name for target in targets])
-        places: dict[str, int] = {}
-        for target in sorted(
-            targets, key=lambda one: one.name not in read
-        ):  # a renamed field gets its former name first
-            own = read.get(target.name)
-            names = (target.name,) if own is None else (own.name, *own.aliases)
-            places[target.name] = next((written.pop(name) for name in names if name in written), -1)
+        names = [target.name for target in targets]
+        read = {} if reader is None else fields_of_columns(reader, names)
+        places = places_of_columns(writer, read, names)
         sources: list[tuple[int, Convert]] = []
         for target in targets:
-            own, at = read.get(target.name), places[target.name]
+            own, at = read.get(target.name), places.get(target.name, -1)
             place = f"{path}.{target.name}" if path else target.name
+            if self._checks_defaults and own is not None:
+                self._missing(own, canonical_type(target.type, place), place)
             if at >= 0:
                 convert = self.value(
                     writer.fields[at].type, None if own is None else own.type, canonical_type(target.type, place), place
@@ -215,10 +234,11 @@ class _Plan:
             else:
                 convert = self._missing(own, target.type, place)
             sources.append((at, convert))
-        self._drop(written, writer, reader, path)
+        used = set(places.values())
+        self._drop([f.name for i, f in enumerate(writer.fields) if i not in used], writer, reader, path)
         return iter(sources)
 
-    def _drop(self, unused: dict[str, int], writer: AvroType, reader: AvroType | None, path: str) -> None:
+    def _drop(self, unused: list[str], writer: AvroType, reader: AvroType | None, path: str) -> None:
         """Note the writer's fields without a column. Raises SchemaMismatchError if the reader's schema has one."""
         lost = [
             name for name in unused if reader is None or reader is writer or name in {f.name for f in reader.fields}

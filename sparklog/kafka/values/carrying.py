@@ -24,7 +24,7 @@ from sparklog.kafka.schemas.avro import AvroField, AvroSchema, AvroType
 from sparklog.kafka.schemas.protobuf import ProtobufSchema
 from sparklog.kafka.schemas.schema_types import Parsed
 from sparklog.kafka.values.avro_bytes import branch_of
-from sparklog.kafka.values.avro_columns import fields_of_columns, is_nullable, leaf_type
+from sparklog.kafka.values.avro_columns import fields_of_columns, is_nullable, leaf_type, places_of_columns
 from sparklog.kafka.values.json_schema_rows import check_types
 from sparklog.kafka.values.protobuf_columns import MessageField
 from sparklog.kafka.values.protobuf_records import check_renamed, fields_of_versions, of_same_numbers, type_of_rows
@@ -127,7 +127,7 @@ def _check_avro(new: AvroType, others: Others[AvroType], targets: list[pa.Field]
     """Compare records."""
     names = [target.name for target in targets]
     fields = fields_of_columns(new, names)
-    written = [(source, {field.name: field for field in one.fields}) for source, one in others]
+    written = [places_of_columns(one, fields, names) for _, one in others]
     stored = [fields_of_columns(one, names) for _, one in others]
     for target in targets:
         field = fields.get(target.name)
@@ -135,13 +135,14 @@ def _check_avro(new: AvroType, others: Others[AvroType], targets: list[pa.Field]
             continue
         place = f"{path}.{field.name}" if path else field.name
         own: list[tuple[str, AvroType]] = []
-        for (source, by_name), by_column in zip(written, stored, strict=True):
-            former = next((by_name[name] for name in (field.name, *field.aliases) if name in by_name), None)
-            former = former or by_column.get(target.name)
-            if former is None:
+        for (source, one), places, by_column in zip(others, written, stored, strict=True):
+            at = places.get(target.name)
+            formers = [None if at is None else one.fields[at]]
+            if len(by_column) == len(one.fields):  # rows were stored while this version was the newest one
+                formers.append(by_column.get(target.name))
+            if None in formers:
                 _check_missing(field, place, source)
-            else:
-                own.append((source, former.type))
+            own += [(source, former.type) for former in formers if former is not None]
         _check_avro_type(field.type, own, target.type, place, fills_null=field.has_default)
 
 
@@ -242,11 +243,29 @@ def _check_protobuf(
 ) -> None:
     """Compare messages. A null is a field that is not set. `others`: fields by the names of the new ones."""
     named = {field.name: field for field in new}
+    columns = {target.name for target in targets}
+    for source, one in others:
+        _check_oneofs([field for field in new if field.name in columns], one, path, source)
     for target in targets:
         field = named.get(target.name)
         if field is not None:
             own = [(source, one[field.name]) for source, one in others if field.name in one]
             _check_field(field, own, target.type, path + field.name)
+
+
+def _check_oneofs(new: Sequence[MessageField], other: Mapping[str, MessageField], path: str, source: str) -> None:
+    """Raise SchemaMismatchError if two fields of a oneof can both be set in another version's records."""
+    firsts: dict[int, MessageField] = {}
+    for field in new:
+        former = other.get(field.name)
+        if field.oneof < 0 or former is None:
+            continue
+        first = firsts.setdefault(field.oneof, field)
+        if first is not field and (former.oneof < 0 or former.oneof != other[first.name].oneof):
+            raise SchemaMismatchError(
+                f"fields {path + first.name!r} and {path + field.name!r} are in one oneof, and rows can have both ({source}): "
+                "consumers would get one of them; leave them outside of it"
+            )
 
 
 def _check_field(new: MessageField, others: Others[MessageField], target: Any, path: str) -> None:

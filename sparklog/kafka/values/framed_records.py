@@ -24,7 +24,7 @@ from sparklog.kafka.schemas.json_schema import JsonSchema
 from sparklog.kafka.schemas.protobuf import ProtobufSchema
 from sparklog.kafka.schemas.schema_types import Parsed
 from sparklog.kafka.values.avro_bytes import Space
-from sparklog.kafka.values.avro_columns import columns_of, fields_of_columns, resolve
+from sparklog.kafka.values.avro_columns import check_record, columns_of, fields_of_columns, resolve
 from sparklog.kafka.values.avro_records import read_avro
 from sparklog.kafka.values.framing import split_frames
 from sparklog.kafka.values.json_records import parse_rows
@@ -81,7 +81,7 @@ def columns_of_schema(schema: Parsed, present: Collection[str] = ()) -> pa.Schem
 def check_columns(schema: Parsed, columns: pa.Schema) -> None:
     """Raise SchemaMismatchError, with the path, if records of a schema cannot be rows of the columns."""
     if isinstance(schema, AvroSchema):
-        resolve(schema.type, schema.type, columns, Space(0))
+        check_record(schema.type, columns)
     elif isinstance(schema, ProtobufSchema):
         check_message(schema, columns)
 

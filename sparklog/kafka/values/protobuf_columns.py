@@ -19,7 +19,7 @@ float and double as their bits, because it takes -0.0 for a default, and leaves 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -300,11 +300,12 @@ def _one(array: Any, field: MessageField) -> Any:
             return array.cast(_SCALARS[kind])
 
 
-def require_one_of_each(column: Callable[[str], Any], fields: tuple[MessageField, ...]) -> None:
+def require_one_of_each(column: Callable[[str], Any], fields: Iterable[MessageField]) -> None:
     """Raise pa.ArrowInvalid for a message with two fields of one oneof: parsers of Protobuf take the last one, which
     `ptars` does not tell. `column`: returns the array of a field."""
-    for oneof in {field.oneof for field in fields if field.oneof >= 0}:
-        own = [field for field in fields if field.oneof == oneof]
+    members = [field for field in fields if field.oneof >= 0]
+    for oneof in {field.oneof for field in members}:
+        own = [field for field in members if field.oneof == oneof]
         counts = sum(np.asarray(column(f.name).is_valid()).astype(np.int8) for f in own)
         if np.max(counts, initial=0) > 1:
             row = int(np.argmax(counts))
@@ -341,6 +342,8 @@ def encoded(array: Any, field: MessageField, target: Any) -> Any:
     """Return a column, in plain layout and of the field's type, as an array for `ptars`. `target`: its type there.
     Raises pa.ArrowInvalid."""
     if field.is_map:
+        if array.items.null_count:
+            raise pa.ArrowInvalid("a map has a null, and a map of Protobuf has none")
         key, value = field.fields
         entries = [
             _one_encoded(array.keys, key, target.key_type),
@@ -377,6 +380,7 @@ def _one_encoded(array: Any, field: MessageField, target: Any) -> Any:
             return pa.Array.from_buffers(target, len(array), [_validity(array)], children=[_filled(value)])
         case "message":
             inner = {one.name: one for one in field.fields}
+            require_one_of_each(array.field, field.fields)
             children = [
                 filled_column(encoded(array.field(child.name), inner[child.name], child.type), child)
                 for child in target

@@ -74,9 +74,10 @@ def main_message(schema: ProtobufSchema, columns: Collection[str] = ()) -> Index
 
 @lru_cache(maxsize=256)
 def _main_message(schema: ProtobufSchema, names: frozenset[str]) -> Index:
-    def rank(message: _Message) -> tuple[int, int, bool, int, Index]:
+    def rank(message: _Message) -> tuple[int, int, bool, bool, int, Index]:
         own = message.fields & names
-        return -len(own), len(message.fields - names) if own else 0, message.is_part, len(message.place), message.place
+        others = len(message.fields - names) if own else 0
+        return -len(own), others, not message.fields, message.is_part, len(message.place), message.place
 
     return min(_messages(schema).values(), key=rank).place if _messages(schema) else (0,)
 

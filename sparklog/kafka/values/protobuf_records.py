@@ -35,7 +35,7 @@ from sparklog.kafka.values.protobuf_columns import (
     require_one_of_each,
 )
 from sparklog.kafka.values.protobuf_messages import Index, index_bytes, index_of, main_message, name_of
-from sparklog.kafka.values.rows_at_fault import UnwritableRowError, first_fault, rows_at_fault
+from sparklog.kafka.values.rows_at_fault import UnwritableRowError, children_of, first_fault, rows_at_fault
 
 INDEX_DEPTH_MAX = 20
 PREFIXES_MAX = 100
@@ -468,6 +468,7 @@ def write_protobuf(rows: pa.RecordBatch, schema: ProtobufSchema) -> Any:
     layout, fields = kind.handler.schema(), {field.name: field for field in kind.fields}
 
     def records(part: pa.RecordBatch) -> Any:
+        require_one_of_each(part.column, [field for field in kind.fields if field.name in part.schema.names])
         arrays = [_encoded(part, fields[target.name], target) for target in layout]
         return kind.handler.record_batch_to_array(pa.RecordBatch.from_arrays(arrays, schema=layout))
 
@@ -488,13 +489,41 @@ def _encoded(rows: pa.RecordBatch, field: MessageField, target: pa.Field) -> Any
     column = null_column(rows.num_rows, field.column) if at < 0 else rows.column(at)
     if column.type != field.column:
         try:
-            fit_column(pa.nulls(0, column.type), field.column)
+            _as_field(null_column(0, column.type), field)
         except (pa.ArrowException, OverflowError) as e:
             raise SchemaMismatchError(
                 f"field {field.name!r} is {field.kind}, the column has {column.type}: {e}"
             ) from None
     try:
-        fitted = column if column.type == field.column else fit_column(column, field.column)
-        return filled_column(encoded(plain_layout(fitted), field, target.type), target)
+        return filled_column(encoded(_as_field(plain_layout(column), field), field, target.type), target)
     except pa.ArrowInvalid as e:
         raise pa.ArrowInvalid(f"field {field.name!r}: {str(e).splitlines()[0]}") from None
+
+
+def _as_field(array: Any, field: MessageField) -> Any:
+    """Return a column, in plain layout, in the field's type. Parts of it that a message does not have are left out.
+    Raises pa.ArrowInvalid."""
+    if array.type == field.column:
+        return array
+    target = field.column
+    if field.is_map and pa.types.is_map(array.type):
+        parts = (array.keys, array.items)
+        entries = [_one_as_field(one, inner) for one, inner in zip(parts, field.fields, strict=True)]
+        values = pa.StructArray.from_arrays(entries, fields=[target.key_field, target.item_field])
+        return pa.Array.from_buffers(target, len(array), array.buffers()[:2], children=[values])
+    if field.is_list and pa.types.is_list(array.type):
+        values = _one_as_field(array.values, field)
+        return pa.Array.from_buffers(target, len(array), array.buffers()[:2], children=[values])
+    return fit_column(array, target) if field.is_list or field.is_map else _one_as_field(array, field)
+
+
+def _one_as_field(array: Any, field: MessageField) -> Any:
+    target = field.column.value_type if field.is_list else field.column
+    if array.type == target or field.kind != "message" or not pa.types.is_struct(array.type):
+        return fit_column(array, target)
+    own = dict(zip((f.name for f in array.type), children_of(array), strict=True))
+    children = [
+        _as_field(own[one.name], one) if one.name in own else null_column(len(array), one.column)
+        for one in field.fields
+    ]
+    return pa.Array.from_buffers(target, len(array), [array.buffers()[0]], children=children)

@@ -387,6 +387,7 @@ NULL_OR_STRING = ["null", "string"]
         ("n BIGINT", [{"n": "double"}], "field 'n' is double, which has no form for all values of its column (BIGINT)"),
         ("n INT", [{"n": "long"}, {"n": "int"}], ""),
         ("n INT", [{"n": "string"}, {"n": "int"}], ""),
+        ("n STRING", [{"n": "string"}, {"n": ("bytes", "\u00ff")}], "the default of the field 'n' does not fit the column"),
         ("l ARRAY<INT>", [{"l": {"type": "array", "items": ["null", "int"]}}, {"l": {"type": "array", "items": "int"}}], "field 'l[]' has no null"),
     ],
 )  # fmt: skip
@@ -406,7 +407,7 @@ def test_a_renamed_field_has_the_values_of_its_former_names() -> None:
 
     columns = parse_ddl("a TIMESTAMP")
     first, second = named("a", "timestamp-micros"), named("b", "timestamp-micros", "a")
-    for third in (named("b", "timestamp-millis", "a"), named("c", "timestamp-millis", "a")):
+    for third in (named("b", "timestamp-millis", "a"), named("c", "timestamp-millis", "b", "a")):
         for earlier in ([first], [first, second], [second]):
             assert "is timestamp-millis, which has no form" in refusal(third, columns, *earlier)
 
@@ -466,3 +467,76 @@ def test_a_time_of_day_in_another_unit_is_refused() -> None:
     with pytest.raises(InvalidRecordError, match="field 'noon' is time-millis, and time-micros in the newest schema"):
         sent(schemas, "id BIGINT, noon BIGINT", [(1, millis, {"noon": 1_000})])
     sent(schemas, "id BIGINT, noon BIGINT", [(2, micros, {"noon": 1_000})])
+
+
+def renamed(*fields: tuple[str, ...], kind: Any = "string") -> Parsed:
+    """A record whose fields have aliases behind their names."""
+    described = [{"name": name, "type": kind, "aliases": aliases} for name, *aliases in fields]
+    return avro({"type": "record", "name": "R", "fields": described})
+
+
+@for_each(
+    "columns, earlier, new",
+    [
+        ("b, a", [(("b",),), (("b",), ("a",))], (("a", "b"),)),
+        ("d, e", [(("d",),)], (("e", "d"), ("d",))),
+    ],
+)
+def test_a_former_field_counts_for_one_column(columns: str, earlier: list[Any], new: Any) -> None:
+    """Rows of the first version have null in `a` or `e`, though the new field has their field as an alias."""
+    names = parse_ddl(", ".join(f"{name} STRING" for name in columns.split(", ")))
+    first, *others = [renamed(*fields) for fields in earlier]
+    assert "rows of version 1, which lacks the field" in refusal(renamed(*new), names, first, *others)
+    assert not refusal(renamed(*new, kind=["null", "string"]), names, first, *others)
+
+
+NESTED = """
+syntax = "proto3";
+message M { repeated N l = 1; map<string, N> m = 2; N n = 3; message N { %s } }
+"""
+
+
+def test_a_message_inside_can_lose_fields() -> None:
+    old, new = (parse_protobuf(NESTED % fields, {}) for fields in ("int32 a = 1; int32 b = 2;", "int64 a = 1;"))
+    columns = columns_of_schema(old)
+    assert not refusal(new, columns, old)
+    both, one = {"a": 1, "b": 2}, {"a": 1, "b": None}
+    row = pa.RecordBatch.from_pylist([{"l": [both], "m": [("k", both)], "n": both}], columns)
+    schemas, target = FixedSchemas({1: new}), Target("t", "protobuf", columns, "t-value")
+    values = write_framed(row, np.zeros(1, bool), target, schemas, ROOM)
+    again = read_framed(values, np.zeros(1, bool), target, schemas, ROOM).batch
+    assert again.to_pylist() == [{"l": [one], "m": [("k", one)], "n": one}]
+
+
+ONEOF = 'syntax = "proto3"; message M { %s N n = 9; message N { %s } }'
+APART, TOGETHER = "int32 a = 1; int32 b = 2;", "oneof o { int32 a = 1; int32 b = 2; }"
+ALONE = "oneof o { int32 a = 1; } int32 b = 2;"
+
+
+def test_fields_that_can_be_set_together_stay_out_of_a_oneof() -> None:
+    apart, alone, together = (parse_protobuf(ONEOF % (part, part), {}) for part in (APART, ALONE, TOGETHER))
+    columns = columns_of_schema(apart)
+    for former in (apart, alone):
+        assert "fields 'a' and 'b' are in one oneof, and rows can have both (version 1)" in refusal(
+            together, columns, former
+        )
+    inside = parse_protobuf(ONEOF % (APART, TOGETHER), {})
+    assert "fields 'n.a' and 'n.b' are in one oneof" in refusal(inside, columns, apart)
+    for former in (together, inside):
+        assert not refusal(apart, columns, former)
+    assert not refusal(together, columns, together)
+    both = {"a": 1, "b": 2}
+    for row in ({**both, "n": None}, {"a": 1, "b": None, "n": both}):
+        rows = pa.RecordBatch.from_pylist([row], columns)
+        assert "'a' and 'b' are both set" in read_back("protobuf", together, rows)
+
+
+def test_a_null_in_a_map_has_no_form_in_protobuf() -> None:
+    new = parse_protobuf('syntax = "proto3"; message M { map<string, int32> f = 1; }', {})
+    rows = pa.RecordBatch.from_pylist([{"f": [("k", None)]}], columns_of_schema(new))
+    assert "a map has a null" in read_back("protobuf", new, rows)
+
+
+def test_a_message_without_fields_makes_no_topic() -> None:
+    file = parse_protobuf('syntax = "proto3"; message E { enum Z { A = 0; } } message M { E.Z z = 1; }', {})
+    assert columns_of_schema(file) == parse_ddl("z STRING")
