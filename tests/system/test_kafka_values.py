@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -314,6 +315,66 @@ def test_a_check_has_the_verdict_of_the_registration(tmp_path: Path) -> None:
         environment = {"SPARKLOG_SCHEMA_REGISTRY_URL": broker.schema_registry_url}
         shown = run_here("schema", "check", "c-value", str(tmp_path / "r.avsc"), environment=environment)
         assert shown.stdout == "c-value: compatible\ntopic c gets the column last STRING\n"
+
+
+def post(url: str, path: str, body: dict[str, Any], method: str = "POST") -> tuple[int, Any]:
+    """The status and the body of an answer of the registry."""
+    headers = {"Content-Type": "application/vnd.schemaregistry.v1+json"}
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(url + path, json.dumps(body).encode(), headers, method=method)
+        ) as a:
+            return a.status, json.load(a)
+    except urllib.error.HTTPError as e:
+        return e.code, json.load(e)
+
+
+def test_rows_stay_readable_whatever_becomes_of_versions(tmp_path: Path) -> None:
+    def record(kind: Any) -> str:
+        return json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": kind}]})
+
+    local = sparklog.start_local(tmp_path / "data", kafka=True, settings={"auto.create.typed.topics": True})
+    with (
+        local as broker,
+        SchemaRegistryClient({"url": broker.schema_registry_url}) as registry,
+        sparklog.Admin(broker.bootstrap_servers) as admin,
+    ):
+        url, context = broker.schema_registry_url, SerializationContext("t", MessageField.VALUE)
+        for kind, n in (("int", 1), ("long", 2**40)):
+            assert send(broker, "t", AvroSerializer(registry, record(kind)), [{"n": n}]) == []
+        with pytest.raises(SchemaRegistryError, match=r"version 2 cannot be deleted: .*'n' is int, which has no form"):
+            registry.delete_version("t-value", 2)
+        registry.delete_version("t-value", 1)
+        registry.set_compatibility("t-value", level="NONE")
+        with pytest.raises(
+            SchemaRegistryError, match=r"'n' is float, which .* all values of int \(version 1, deleted\)"
+        ):
+            registry.register_schema("t-value", Schema(record("float"), "AVRO"))
+        registry.delete_subject("t-value")
+        deserialize = AvroDeserializer(registry)
+        assert read(broker, "t", 2, lambda data: deserialize(data, context)) == [{"n": 1}, {"n": 2**40}]
+
+        registry.register_schema("again-value", Schema(record("int"), "AVRO"))
+        registry.register_schema("again-value", Schema(record("long"), "AVRO"))
+        admin.delete_topic("again")
+        assert check(url, "again-value", record("int"))["effects"] == []
+        assert check(url, "again-value", record("long"))["effects"] == ["topic again is created: n BIGINT"]
+        with SchemaRegistryClient({"url": url}) as fresh:
+            assert send(broker, "again", AvroSerializer(fresh, record("int")), []) == []
+            assert send(broker, "again", AvroSerializer(fresh, record("long")), [{"n": 2**40}]) == []
+        assert [row["n"] for row in rows_of(broker, "again")] == [2**40]
+
+        assert post(url, "/mode/in-value", {"mode": "IMPORT"}, "PUT")[0] == 200
+        millis, micros = ({"type": "long", "logicalType": f"timestamp-{unit}"} for unit in ("millis", "micros"))
+        later = {"schema": record(millis), "id": 501, "version": 2}
+        assert post(url, "/subjects/in-value/versions", later)[0] == 200
+        status, refusal = post(url, "/subjects/in-value/versions", {"schema": record(micros), "id": 500, "version": 1})
+        assert (
+            status == 409
+            and "timestamp-millis, which has no form for all values of timestamp-micros" in refusal["message"]
+        )
+        newer = {"schema": record(micros), "id": 502, "version": 3}
+        assert post(url, "/subjects/in-value/versions", newer)[0] == 200
 
 
 def test_an_outside_registry_is_read_over_http_and_its_death_delays_new_ids_only(tmp_path: Path) -> None:

@@ -42,7 +42,8 @@ class RegisteredSchemas:
         return schema_id, await self._log.run(partial(self._log.schemas.stored, state, schema_id))
 
     def versions(self, subject: str) -> Callable[[], list[RegisteredVersion]]:
-        """Return a function for `run`, which returns the versions of a subject. It raises RegistryError."""
+        """Return a function for `run` that returns the versions of a subject, ascending, also those that are deleted
+        softly. It raises RegistryError."""
         state, schemas = self._log.state, self._log.schemas
         versions = state.subjects.get(subject, {})
         return lambda: [

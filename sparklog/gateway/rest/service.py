@@ -19,7 +19,15 @@ from sparklog.errors import ClusterAuthorizationFailedError, InvalidConfigError,
 from sparklog.gateway.backend.connection import BrokerConnection
 from sparklog.gateway.rest.registered import RegisteredSchemas
 from sparklog.gateway.rest.subject_topics import NewVersion, SubjectTopics
-from sparklog.gateway.schemas.operations import Outcome, Request, referenced_subjects, register, with_id, with_verdict
+from sparklog.gateway.schemas.operations import (
+    Outcome,
+    Request,
+    delete_version,
+    referenced_subjects,
+    register,
+    with_id,
+    with_verdict,
+)
 from sparklog.gateway.schemas.registry_log import PAUSE_S, RegistryLog
 from sparklog.gateway.schemas.routes import Route, Scope, find_route
 from sparklog.gateway.schemas.state import Record, RegistryState
@@ -95,6 +103,8 @@ class SchemaService:
             outcome = await self._run(route, state, request)
             if outcome.schema is not None:
                 outcome = await self._prepare(broker, request.subject, outcome)
+            if route.run is delete_version and outcome.records and not request.flag("permanent"):
+                await self._topics.check_deletion(broker, request.subject, outcome.body, self._registered)
             if not outcome.records or await self._append(broker, route, topics, outcome.records, state.offset):
                 if route.run is register:
                     await self._topics.set_key_schema(broker, request.subject, self._registered)
@@ -105,7 +115,7 @@ class SchemaService:
         """Prepare the topic for a new version, or add the effects and the refusal to the answer to a check. Raises
         RegistryError."""
         assert outcome.schema is not None
-        new = NewVersion(subject, outcome.number, outcome.schema)
+        new = NewVersion(subject, outcome.number, outcome.schema, outcome.is_registered)
         if not outcome.is_check:
             await self._topics.prepare(broker, new, self._registered, validates_only=False)
             return outcome

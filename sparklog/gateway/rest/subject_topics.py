@@ -11,7 +11,7 @@ A check of a version takes the same way; the requests to the broker then only va
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import pyarrow as pa
 
@@ -39,7 +39,13 @@ from sparklog.gateway.backend.key_schemas import set_key_schema
 from sparklog.gateway.backend.topics import Topics
 from sparklog.gateway.rest.registered import RegisteredSchemas, RegisteredVersion
 from sparklog.gateway.schemas.operations import NUMBER_MAX
-from sparklog.kafka.schemas.errors import FORBIDDEN, INCOMPATIBLE, INVALID_SCHEMA, RegistryError
+from sparklog.kafka.schemas.errors import (
+    FORBIDDEN,
+    INCOMPATIBLE,
+    INVALID_SCHEMA,
+    OPERATION_NOT_PERMITTED,
+    RegistryError,
+)
 from sparklog.kafka.schemas.json_schema import JsonSchema
 from sparklog.kafka.schemas.schema_types import Parsed
 from sparklog.kafka.values.carrying import check_carries
@@ -73,6 +79,8 @@ class NewVersion(NamedTuple):
     subject: str
     number: int
     schema: Parsed
+    is_registered: bool = False
+    """True for the newest version that is registered again: it creates a missing topic, and changes no other."""
 
 
 class SubjectTopics:
@@ -93,7 +101,7 @@ class SubjectTopics:
         form = form_of_schema(schema)
         if subject.endswith(KEY_SUFFIX):
             topic = await self._look_up(broker, subject.removesuffix(KEY_SUFFIX))
-            return _check_key(topic, form, schema) if isinstance(topic, TopicInfo) else []
+            return _check_key(topic, form, schema) if isinstance(topic, TopicInfo) and not new.is_registered else []
         name = subject.removesuffix(VALUE_SUFFIX)
         if name == subject:
             return []
@@ -103,18 +111,45 @@ class SubjectTopics:
                 return []
             key = await registered.newest(key_subject(name))
             return await self._create(broker, name, form, schema, key, validates_only=validates_only)
-        if topic is None or topic.is_envelope or topic.value_format not in FRAMED_FORMATS:
+        if not _has_schemas(topic) or new.is_registered:
             return []
         if topic.value_format != form:
             raise RegistryError(
                 INCOMPATIBLE, f"topic {name} has {VALUE_FORMAT_SETTING}={topic.value_format}: register such a schema"
             )
-        versions = registered.versions(subject)
+        read = registered.versions(subject)
         try:
-            change = await registered.run(lambda: self._change(topic, new, versions()))
+            change = await registered.run(lambda: self._change(topic, new, read()))
             return await self._alter(broker, topic, change, validates_only=validates_only)
         except SchemaMismatchError as e:
             raise RegistryError(INCOMPATIBLE, f"records of the schema do not fit the topic {name}: {e}") from None
+
+    async def check_deletion(
+        self, broker: BrokerConnection, subject: str, number: int, registered: RegisteredSchemas
+    ) -> None:
+        """Raise RegistryError if the newest version of a subject cannot be deleted, because the one before it has no
+        form for rows that consumers would then get in it. Raises the broker's errors."""
+        read = registered.versions(subject)
+        name = subject.removesuffix(VALUE_SUFFIX)
+        topic = None if name == subject else await self._look_up(broker, name)
+        if not _has_schemas(topic):
+            return
+
+        def check() -> None:
+            every = read()
+            active = [one for one in every if not one.is_deleted]
+            if len(active) > 1 and number == active[-1].number:
+                newest = active[-2]
+                check_carries(newest.schema, [(o.name, o.schema) for o in every if o is not newest], topic.schema)
+
+        try:
+            await registered.run(check)
+        except SchemaMismatchError as e:
+            raise RegistryError(
+                OPERATION_NOT_PERMITTED,
+                f"version {number} cannot be deleted: consumers of topic {name} would get its rows in the version before "
+                f"it, and {e}; delete the subject, or register a version that has a form for them",
+            ) from None
 
     async def set_key_schema(self, broker: BrokerConnection, subject: str, registered: RegisteredSchemas) -> None:
         """Give the topic of a key's subject the newest version as its key schema, if it has none. Raises RegistryError;
@@ -230,6 +265,11 @@ class SubjectTopics:
             for columns, effect in parts
             for field in columns or ()
         ]
+
+
+def _has_schemas(topic: TopicInfo | str | None) -> TypeGuard[TopicInfo]:
+    """Return True for a topic whose values have schemas."""
+    return isinstance(topic, TopicInfo) and not topic.is_envelope and topic.value_format in FRAMED_FORMATS
 
 
 def _check_key(topic: TopicInfo, form: str, schema: Parsed) -> list[str]:

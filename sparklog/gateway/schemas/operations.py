@@ -85,9 +85,11 @@ class Outcome(NamedTuple):
     body: Any
     records: list[Record] = []  # noqa: RUF012  never changed
     schema: Parsed | None = None
-    """The schema of a new version."""
+    """The schema of a new version, or of the newest one that is registered again."""
     number: int = 0
-    """Number of the new version."""
+    """Number of the version."""
+    is_registered: bool = False
+    """True if the version is there before the request."""
     is_check: bool = False
     """True if the version is not registered: the request asks what would happen."""
 
@@ -169,7 +171,9 @@ def register(state: RegistryState, schemas: ParsedSchemas, request: Request) -> 
     number = _number_of(state, subject, new.stored)
     if number is not None and new.schema_id in (None, state.subjects[subject][number].schema_id):
         schema_id = state.subjects[subject][number].schema_id
-        return Outcome({"id": schema_id, "version": number, "guid": str(new.stored.guid)})
+        body = {"id": schema_id, "version": number, "guid": str(new.stored.guid)}
+        is_newest = number == max(state.active(subject))
+        return Outcome(body, schema=new.parsed if is_newest else None, number=number, is_registered=True)
     mode = mode_of(state, subject)
     if mode == READONLY:
         raise RegistryError(e.OPERATION_NOT_PERMITTED, f"Subject {subject} is in read-only mode")
@@ -265,7 +269,7 @@ def look_up(state: RegistryState, schemas: ParsedSchemas, request: Request) -> O
 
 def check_compatibility(state: RegistryState, schemas: ParsedSchemas, request: Request) -> Outcome:
     """Compare a schema with a version, or without one with those of the subject's level. A version that its topic would
-    refuse is not compatible either: the outcome has the schema, unless it is registered. Raises RegistryError."""
+    refuse is not compatible either. Raises RegistryError."""
     subject = request.subject
     level, versions = level_of(state, subject), state.active(subject)
     if request.version:
@@ -276,9 +280,12 @@ def check_compatibility(state: RegistryState, schemas: ParsedSchemas, request: R
     body: dict[str, Any] = {"is_compatible": True}
     body |= {"messages": []} if request.flag("verbose") else {}
     body |= {"effects": []} if request.flag(EFFECTS) else {}
-    schema = new.parsed if _number_of(state, subject, new.stored) is None else None
-    number = max(state.subjects.get(subject, {}), default=0) + 1
-    return Outcome(with_verdict(body, reasons, []), schema=schema, number=number, is_check=True)
+    own_number = _number_of(state, subject, new.stored)
+    is_newest = own_number is None or own_number == max(state.active(subject))
+    number = max(state.subjects.get(subject, {}), default=0) + 1 if own_number is None else own_number
+    schema = new.parsed if is_newest else None
+    answer = with_verdict(body, reasons, [])
+    return Outcome(answer, schema=schema, number=number, is_registered=own_number is not None, is_check=True)
 
 
 def with_verdict(body: Mapping[str, Any], reasons: list[str], effects: list[str]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ class OwnRegistry:
                 state = await self._log.refresh(broker)
         except TimeoutError:
             raise BrokerNotAvailableError(f"the log of the schema registry has not answered in {READ_S:g} s") from None
-        newest = {subject: newest_id(state, subject) for subject in subjects}
+        newest = {subject: served_id(state, subject) for subject in subjects}
         of_guids = {guid: state.guids[guid] for guid in guids if guid in state.guids}
         unread = {*ids, *of_guids.values(), *(one for one in newest.values() if one is not None)} - set(kept)
         if not unread:
@@ -70,6 +70,13 @@ def newest_id(state: RegistryState, subject: str) -> int | None:
     """Return the id of the newest schema of a subject; None without one."""
     versions = state.active(subject)
     return versions[max(versions)].schema_id if versions else None
+
+
+def served_id(state: RegistryState, subject: str) -> int | None:
+    """Return the id of the schema in which consumers get records: the newest one, also after its soft deletion if no
+    other is there, as Kafka's consumers go on with the ids of such schemas."""
+    versions = state.subjects.get(subject)
+    return newest_id(state, subject) or (versions[max(versions)].schema_id if versions else None)
 
 
 def _parse(

@@ -10,6 +10,8 @@ from uuid import RFC_4122, UUID
 import pytest
 
 from sparklog.gateway.schemas import operations
+from sparklog.gateway.schemas.operations import with_verdict
+from sparklog.gateway.schemas.own_registry import newest_id, served_id
 from sparklog.gateway.schemas.parsed_schemas import ParsedSchemas
 from sparklog.gateway.schemas.routes import find_route
 from sparklog.gateway.schemas.state import RegistryState
@@ -140,6 +142,33 @@ def test_an_incompatible_version_is_refused_by_the_level() -> None:
     assert registry.ask("PUT", "/config", {"compatibility": "NONE"}) == {"compatibility": "NONE"}
     assert registry.register("a", '"int"') == 3
     assert registry.compacted() == registry.state
+
+
+def test_a_check_has_the_fields_that_the_client_asks_for() -> None:
+    registry = Registry()
+    registry.register("a", A)
+    registry.register("a", B)
+    path = "/compatibility/subjects/a/versions"
+    assert registry.ask("POST", path, {"schema": B}) == {"is_compatible": True}
+    answer = {"is_compatible": True, "messages": [], "effects": []}
+    assert registry.ask("POST", f"{path}?verbose=true&effects=true", {"schema": B}) == answer
+    assert with_verdict(answer, [], ["x"]) == answer | {"effects": ["x"]}
+    assert with_verdict(answer, ["r"], ["x"]) == answer | {"is_compatible": False, "messages": ["r"]}
+    registry.ask("DELETE", "/subjects/a/versions/1")
+    assert registry.code("POST", f"{path}/1", {"schema": B}) == 40402
+    assert registry.ask("POST", f"{path}/1?deleted=true", {"schema": B}) == {"is_compatible": True}
+
+
+def test_consumers_get_the_last_version_of_a_subject_that_is_deleted_softly() -> None:
+    registry = Registry()
+    first, second = registry.register("a", A), registry.register("a", B)
+    assert served_id(registry.state, "a") == second
+    registry.ask("DELETE", "/subjects/a/versions/2")
+    assert served_id(registry.state, "a") == first
+    registry.ask("DELETE", "/subjects/a")
+    assert (served_id(registry.state, "a"), newest_id(registry.state, "a")) == (second, None)
+    registry.ask("DELETE", "/subjects/a?permanent=true")
+    assert served_id(registry.state, "a") is None
 
 
 def test_ids_are_not_issued_again_after_deletion_and_compaction() -> None:
