@@ -329,7 +329,7 @@ def post(url: str, path: str, body: dict[str, Any], method: str = "POST") -> tup
         return e.code, json.load(e)
 
 
-def test_rows_stay_readable_whatever_becomes_of_versions(tmp_path: Path) -> None:
+def test_rows_stay_readable_after_deletions_and_imports_of_versions(tmp_path: Path) -> None:
     def record(kind: Any) -> str:
         return json.dumps({"type": "record", "name": "R", "fields": [{"name": "n", "type": kind}]})
 

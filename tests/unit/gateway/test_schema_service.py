@@ -174,7 +174,7 @@ def test_a_session_at_the_broker_is_renewed_before_its_end(monkeypatch: pytest.M
 
         client, service = Client(), service_of()
         reader, task = serving(client, service, connect, SecurityProtocol.SASL_SSL)
-        for now.s, connections in ((1_000.0, 1), (1_089.0, 1), (1_091.0, 2), (1_180.0, 2), (1_182.0, 3)):
+        for now.s, connections in ((1_000.0, 1), (1_079.0, 1), (1_096.0, 2), (1_170.0, 2), (1_192.0, 3)):
             assert (await exchange(client, reader)).startswith(b"HTTP/1.1 200 ")
             assert (len(logs), [log.closed for log in logs].count(False)) == (connections, 1)
         reader.feed_eof()
