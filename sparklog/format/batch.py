@@ -7,7 +7,8 @@ Layout of a batch (all sizes multiples of 8, little-endian)::
     4       4      metadata_length i32, a multiple of 8                        (Arrow)
     8       m      Message flatbuffer: RecordBatch; its custom_metadata holds
                    the key "sparklog" with the header below as its value       (Arrow)
-    8+m     b      body: the columns' buffers, uncompressed or compressed      (Arrow)
+    8+m     b      body: the columns' buffers, uncompressed, compressed, or
+                   with repeated content packed (packed_batch.py)              (Arrow)
 
 The header is 108 ASCII characters (Arrow demands UTF-8 in custom_metadata)::
 
@@ -394,11 +395,6 @@ def verify_checksum(data: Bytes, position: int, header: BatchHeader) -> None:
     crc = _crc(memoryview(data)[position : position + header.size_bytes], header.stamp_position, header.size_bytes)
     if crc != header.crc:
         raise CorruptBatchError(f"checksum is {crc:08x}, the batch header has {header.crc:08x}")
-
-
-def compression_of_batch(data: Bytes) -> str:
-    """Return the compression of the one batch in `data`: none, lz4 or zstd. Raises CorruptBatchError."""
-    return str(message_of(data, 0, decode_header(data)).compression)
 
 
 def verify_batch(data: Bytes, position: int, header: BatchHeader) -> None:

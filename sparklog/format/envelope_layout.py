@@ -50,6 +50,8 @@ class Layout(NamedTuple):
     """Position of the first node's numbers."""
     buffers: int
     """Position of the first buffer's numbers."""
+    compression: int
+    """Position of the BodyCompression table; 0 if there is none."""
 
 
 class Template(NamedTuple):
@@ -89,24 +91,26 @@ def layout_of(data: Bytes, position: int) -> Layout | None:
     nodes, buffers = (root_table(data, table_field(data, record_batch, field)) for field in (1, 2))
     if (_U32.unpack_from(data, nodes)[0], _U32.unpack_from(data, buffers)[0]) != (NODES, BUFFERS):
         return None
+    compression = table_field(data, record_batch, 3)
     return Layout(
         table_field(data, message, 3),
         table_field(data, record_batch, 0),
         nodes + 4,
         buffers + 4,
+        root_table(data, compression) if compression else 0,
     )
 
 
 @cache
-def template() -> Template:
-    """Return the template of uncompressed batches, from Arrow's message for one record. FlatBuffers omits fields whose
-    value is 0, so the record is chosen so that rows and body length are above 0."""
+def template(compression: str) -> Template:
+    """Return the template for a compression, from Arrow's message for one record. FlatBuffers omits fields whose value
+    is 0, so the record is chosen so that rows and body length are above 0."""
     zeros = pa.py_buffer(bytes(8))  # `pa.array` imports pandas
     empty = pa.Array.from_buffers(pa.binary(), 1, [None, zeros, zeros])
     headers = null_column(1, HEADER_TYPE)
     timestamp = pa.Array.from_buffers(TIMESTAMP_TYPE, 1, [None, zeros])
     sample = pa.RecordBatch.from_arrays([empty, empty, headers, timestamp], schema=ENVELOPE_SCHEMA)
-    message = encode_batch(sample, schema_id=0, min_timestamp_ms=0, max_timestamp_ms=0)
+    message = encode_batch(sample, schema_id=0, min_timestamp_ms=0, max_timestamp_ms=0, compression=compression)
     header = decode_header(message)
     layout = layout_of(message, 0)
     assert layout is not None and layout.body_length and layout.rows

@@ -30,6 +30,7 @@ from sparklog.format.envelope_layout import is_envelope
 from sparklog.format.identity_cache import kept_by_identity
 from sparklog.format.json_size import ROW_JSON_BYTES_MAX, bound_of, require_json_rows
 from sparklog.format.map_keys import holds_map, require_distinct_keys
+from sparklog.format.packed_batch import decode_packed_batch
 from sparklog.format.small_batch import is_small_batch
 
 OFFSET_COLUMN = "__offset"
@@ -66,6 +67,9 @@ def decode_rows(
     `columns`, and the rows' offsets. The offsets of a batch that is not compacted are None, because they are dense.
     Raises CorruptBatchError: The batch is damaged, or its offsets do not fit its header."""
     if not header.attributes & ATTRIBUTE_OFFSET_COLUMN:
+        packed = decode_packed_batch(data, schema, header, columns)
+        if packed is not None:
+            return packed, None
         return decode_batch(data, schema, columns, header=header, inflated_bytes_max=inflated_bytes_max), None
     indexes = None if columns is None else [*columns, len(schema)]
     rows = decode_batch(data, with_offset_column(schema), indexes, header=header, inflated_bytes_max=inflated_bytes_max)
@@ -101,6 +105,10 @@ def check_new_rows(
         return
     columns = with_offset_column(schema) if has_offsets else schema
     batch = data[position : position + header.size_bytes]
+    packed = decode_packed_batch(batch, schema, header)
+    if packed is not None:
+        _check_maps(packed)
+        return
     message = message_of(batch, 0, header)
     stated = stated_bytes(message, batch[header.size_bytes - header.body_length_bytes :])
     with hold(stated if stated <= inflated_bytes_max else 0):  # larger ones are refused before they take memory

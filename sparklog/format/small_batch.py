@@ -27,7 +27,7 @@ from sparklog.format.batch import PREFIX_BYTES, BatchHeader, ProducerFields, wri
 from sparklog.format.envelope_layout import BUFFERS_STRUCT, I64, NODES_STRUCT, template
 
 ROWS_MAX = 255
-"""Largest number of rows: with more rows Arrow is faster."""
+"""Largest number of rows: with more rows Arrow is faster, and the packed form (`packed_batch`) is smaller."""
 _ZEROS = bytes(8 * ROWS_MAX)
 """Zeros for the null bits and offsets of a column without values, and of the headers with their children."""
 _NO_ENTRIES = (b"", b"", bytes(4), b"", b"", bytes(4), b"")
@@ -54,7 +54,7 @@ def encode_small_batch(
     leader's stamp. Returns a writable view of the bytes."""
     values, keys, stamps = rows
     n = len(values)
-    form = template()
+    form = template("none")
     no_bits, no_offsets = bytes((n + 7) // 8), bytes(4 * (n + 1))
     of_keys = (no_bits, no_offsets, b"") if keys is None else (b"", _offsets(keys), b"".join(keys))
     of_values = (b"", _offsets(values), b"".join(values))
@@ -88,7 +88,7 @@ def decode_small_batch(data: memoryview, position: int, header: BatchHeader) -> 
     reports the fault."""
     if not is_small_batch(data, position, header):
         return None
-    form, n = template(), header.record_count
+    form, n = template("none"), header.record_count
     no_keys = NODES_STRUCT.unpack_from(data, position + form.layout.nodes)[1]
     buffers = BUFFERS_STRUCT.unpack_from(data, position + form.layout.buffers)
     body = data[position + len(form.head) : position + header.size_bytes]
@@ -100,7 +100,7 @@ def decode_small_batch(data: memoryview, position: int, header: BatchHeader) -> 
 def is_small_batch(data: memoryview, position: int, header: BatchHeader) -> bool:
     """Return True if `encode_small_batch` can have written the batch at `position`. All bytes beside keys, values and
     timestamps are compared, so such a batch is sound. With False, the batch can be sound or not."""
-    form = template()
+    form = template("none")
     start, n = position + len(form.head), header.record_count
     if header.metadata_length_bytes != len(form.head) - PREFIX_BYTES or not 0 < n <= ROWS_MAX:
         return False

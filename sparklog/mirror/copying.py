@@ -28,7 +28,6 @@ from sparklog.format.batch import (
     ATTRIBUTE_TRANSACTIONAL,
     BatchHeader,
     ProducerFields,
-    compression_of_batch,
     encode_batch,
     iterate_batches,
     stamp_batch,
@@ -36,6 +35,7 @@ from sparklog.format.batch import (
 )
 from sparklog.format.envelope_layout import is_envelope
 from sparklog.format.offset_column import decode_rows, row_offsets, with_offset_column
+from sparklog.format.packed_batch import compression_of_batch
 from sparklog.format.schema import timestamp_bounds_ms
 from sparklog.mirror.batches import SPAN_MAX
 from sparklog.mirror.placing import OFFSET_MAX, Placed

@@ -11,6 +11,7 @@ import pyarrow as pa
 from sparklog.environment.files import File, FileSystem, RealFile, RealFiles
 from sparklog.errors import StorageError, StorageFullError
 from sparklog.format.batch import BatchHeader, decode_batch, encode_batch, iterate_batches
+from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.partition_log import PartitionLog
@@ -68,6 +69,13 @@ def batch(
             compression=compression,
         )
     )
+
+
+def packed(rows: pa.RecordBatch) -> bytearray:
+    """One packed batch of these rows."""
+    found = encode_packed_batch(rows, schema_id=1)
+    assert found is not None
+    return bytearray(found.payload)
 
 
 def records(count: int, *, first_ms: int = 0, **more: Any) -> bytearray:

@@ -16,10 +16,10 @@ from sparklog.environment.files import odd_file, open_regular, read_regular
 from sparklog.errors import CorruptBatchError, LogCorruptError, StorageError
 from sparklog.format import batch as batches
 from sparklog.format import offset_index, segment, time_index
-from sparklog.format.batch import compression_of_batch
 from sparklog.format.checkpoint import PARTITION_FILE
 from sparklog.format.index_checksum import entries_in
 from sparklog.format.offset_column import decode_rows, row_offsets, topic_schema
+from sparklog.format.packed_batch import compression_of_batch
 from sparklog.log.segments.stored_rows import TOOL_INFLATED_BYTES_MAX, RowsCheck
 
 

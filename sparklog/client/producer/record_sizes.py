@@ -15,7 +15,8 @@ HEADER_BYTES = 192
 
 
 def estimated_bytes(batch: pa.RecordBatch) -> int:
-    """Return the size in bytes of the batch encoded without compression, or slightly more."""
+    """Return the size in bytes of the batch encoded without compression, or slightly more. If the batch is stored
+    packed, the result is up to 16 bytes per record too high."""
     return HEADER_BYTES + int(pa.ipc.get_record_batch_size(batch))
 
 

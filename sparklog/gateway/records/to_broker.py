@@ -19,6 +19,7 @@ from sparklog.format.batch import (
     assign_producer,
     encode_batch,
 )
+from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import timestamp_bounds_ms
 from sparklog.format.small_batch import SmallRows, encode_small_batch
 from sparklog.gateway.records.small import SMALL_RECORDS_MAX, SmallRecords, read_small
@@ -107,16 +108,22 @@ def envelope_batch(head: BatchV2, rows: pa.RecordBatch, topic: TopicInfo, stored
     if topic.is_compacted and keys.null_count:
         raise keyless(topic.name, places(keys.is_null()))
     attributes = batch_attributes(head, topic)
-    low, high = timestamp_bounds_ms(rows.column(3), time.time_ns() // 1_000_000)
-    payload = encode_batch(
-        rows,
-        schema_id=topic.schema_id,
-        min_timestamp_ms=low,
-        max_timestamp_ms=high,
-        compression=stored,
-        attributes=attributes,
-        checksum=False,
-    )
+    packed = None
+    if stored == "none":
+        packed = encode_packed_batch(rows, schema_id=topic.schema_id, attributes=attributes, checksum=False)
+    if packed is not None:
+        payload = packed.payload
+    else:
+        low, high = timestamp_bounds_ms(rows.column(3), time.time_ns() // 1_000_000)
+        payload = encode_batch(
+            rows,
+            schema_id=topic.schema_id,
+            min_timestamp_ms=low,
+            max_timestamp_ms=high,
+            compression=stored,
+            attributes=attributes,
+            checksum=False,
+        )
     assign_producer(
         payload,
         producer_id=head.producer_id,

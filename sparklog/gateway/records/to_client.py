@@ -20,11 +20,11 @@ from sparklog.format.batch import (
     ATTRIBUTE_SNAPPY,
     ATTRIBUTE_TRANSACTIONAL,
     BatchHeader,
-    compression_of_batch,
     decode_header,
     verify_checksum,
 )
 from sparklog.format.offset_column import decode_rows
+from sparklog.format.packed_batch import compression_of_batch
 from sparklog.format.small_batch import decode_small_batch
 from sparklog.gateway.records.encode import encode_records, timestamps_ms
 from sparklog.gateway.records.memory import fetched_bytes

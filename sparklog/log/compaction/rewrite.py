@@ -34,7 +34,6 @@ from sparklog.format.batch import (
     ATTRIBUTE_OFFSET_COLUMN,
     ATTRIBUTE_TRANSACTIONAL,
     BatchHeader,
-    compression_of_batch,
     decode_header,
     decoded_size_bytes,
     encode_batch,
@@ -42,6 +41,7 @@ from sparklog.format.batch import (
 )
 from sparklog.format.body_layout import InflatedSizeError
 from sparklog.format.offset_column import OFFSET_FIELD, decode_rows, row_offsets, with_offset_column
+from sparklog.format.packed_batch import compression_of_batch
 from sparklog.format.schema import timestamp_bounds_ms
 from sparklog.format.segment import SegmentInfo, encode_head, segment_name
 from sparklog.log.compaction.key_hash import HashSeeds, KeyHashes, hash_keys

@@ -152,7 +152,7 @@ def work_bytes(payload: memoryview) -> int:
     """Estimate the work of checking and appending the batches that fill `payload`, in written bytes. A batch counts
     with its size, or with 1 / INFLATED_PER_WRITTEN of its stated decompressed size if this is more. If the payload is
     damaged, the result is at least its length."""
-    form = template()
+    form = template("none")
     position = size = 0
     try:
         while position < len(payload):

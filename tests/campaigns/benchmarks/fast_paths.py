@@ -59,6 +59,7 @@ CONSUME_100B = Load(
 LOADS: dict[str, tuple[Load, ...]] = {
     "fetch-turn": (ROUND_TRIP, SEND_1K),
     "small-batches": (ROUND_TRIP, SEND_1K),
+    "packed-batches": (PRODUCE_100B, CONSUME_100B),
     "inline-appends": (ROUND_TRIP, SEND_1K),
 }
 """By the fast path's name, which is that of its switch."""

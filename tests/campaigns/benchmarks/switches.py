@@ -19,6 +19,7 @@ SWITCHES: dict[str, dict[str, object]] = {
         "sparklog.client.reading.consumed:is_small_batch": False,
         "sparklog.format.offset_column:is_small_batch": False,
     },
+    "packed-batches": {"sparklog.client.producer.encoding:encode_packed_batch": None},
     "inline-appends": {"sparklog_broker.partitions.appender:Appender.may_append_inline": False},
 }
 """By fast path: functions, and the result of their stand-ins."""

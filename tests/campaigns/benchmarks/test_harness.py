@@ -299,9 +299,11 @@ def test_every_switch_finds_its_functions(monkeypatch: pytest.MonkeyPatch) -> No
             monkeypatch.setattr(f"{module}.{path}", lambda *_: "real")  # undone after the test
         switches.switch_off(name)
     from sparklog.client.consumer import fetch_turn
+    from sparklog.client.producer import encoding
 
-    stand_in: Any = fetch_turn
-    assert stand_in.FetchTurn.is_polls(None) is False
+    stand_ins: Any = (encoding, fetch_turn)
+    assert stand_ins[0].encode_packed_batch("any", argument=1) is None
+    assert stand_ins[1].FetchTurn.is_polls(None) is False
 
 
 def test_the_spark_session_has_the_documented_settings() -> None:

@@ -12,11 +12,14 @@ from functools import cache
 from random import Random
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
+from sparklog.client.producer.rows import envelope_batch
 from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import ATTRIBUTE_OFFSET_COLUMN, decode_header, stamp_batch
 from sparklog.format.offset_column import with_offset_column
+from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.small_batch import SmallRows, encode_small_batch
 from tests.campaigns.fuzz.message import BufferRole, Message, buffer_roles
@@ -30,7 +33,7 @@ SCHEMAS = {ENVELOPE_ID: ENVELOPE_SCHEMA, TYPED_ID: TYPED_SCHEMA}
 
 
 class Form(NamedTuple):
-    """Form of an honest batch. `how`: arrow, small, compacted."""
+    """Form of an honest batch. `how`: arrow, small, packed, compacted."""
 
     schema_id: int
     how: str
@@ -42,6 +45,7 @@ FORMS = [
     *(Form(s, "arrow", n, c) for s in SCHEMAS for n in (1, 5, 40) for c in ("none", "lz4", "zstd")),
     *(Form(s, "compacted", 5, c) for s in SCHEMAS for c in ("none", "zstd")),
     *(Form(ENVELOPE_ID, "small", n, "none") for n in (1, 7)),
+    Form(ENVELOPE_ID, "packed", 256, "none"),
 ]
 
 
@@ -88,6 +92,12 @@ def honest_batch(form: Form) -> bytes:
         values = [b"value %d" % i for i in range(form.rows)]
         stamps = [(BASE_MS + i) * 1000 for i in range(form.rows)]
         return bytes(encode_small_batch(SmallRows(values, None, stamps), form.schema_id))
+    if form.how == "packed":
+        stamps_us = np.full(form.rows, BASE_MS * 1000)
+        rows = envelope_batch([b"value %d" % i for i in range(form.rows)], None, None, stamps_us)
+        packed = encode_packed_batch(rows, schema_id=form.schema_id)
+        assert packed is not None
+        return bytes(packed.payload)
     if form.how == "compacted":
         offsets = pa.array([HOSTILE_OFFSET + 2 * i for i in range(form.rows)], pa.int64())
         made = pa.RecordBatch.from_arrays([*rows.columns, offsets], schema=with_offset_column(rows.schema))

@@ -17,10 +17,13 @@ from sparklog_broker.config import load_config
 
 from sparklog.cli.app import run_app
 from sparklog.cli.log.segment_dump import dump_segment, read_records, segment_paths
+from sparklog.client.producer.rows import envelope_batch
 from sparklog.errors import CorruptBatchError, LogCorruptError, StorageError
 from sparklog.format import batch as batches
 from sparklog.format import segment
 from sparklog.format.checkpoint import CLUSTER_IMAGE_FILE, PARTITION_FILE
+from sparklog.format.packed_batch import encode_packed_batch
+from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.log.housekeeping.log_manager import LogManager
 from tests.support.inspection import E0, QuickFiles, blocks, fill, flip, segments, specs, started
 from tests.support.logs import append, open_log, records
@@ -310,6 +313,14 @@ def test_a_sealed_segment(tmp_path: Path) -> None:
 def test_an_active_segment(tmp_path: Path) -> None:
     facts = dump_segment(write(tmp_path, ["none"], seal=False)[0])
     assert (facts.sealed, facts.end, facts.records) == (False, "end", 3)
+
+
+def test_a_packed_batch_is_not_called_compressed(tmp_path: Path) -> None:
+    packed = encode_packed_batch(envelope_batch([b"v"] * 300, None, None, np.zeros(300, np.int64)), schema_id=1)
+    assert packed is not None
+    path = tmp_path / segment.segment_name(10)
+    path.write_bytes(segment.encode_head(ENVELOPE_SCHEMA, INFO) + _stamped(packed.payload))
+    assert [(b.compression, b.records) for b in dump_segment(path).batches] == [("none", 300)]
 
 
 def test_records(tmp_path: Path) -> None:

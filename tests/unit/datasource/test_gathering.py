@@ -31,6 +31,7 @@ from sparklog.format.batch import (
     stamp_batch,
 )
 from sparklog.format.offset_column import with_offset_column
+from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA, TIMESTAMP_TYPE
 from sparklog.format.small_batch import SmallRows, encode_small_batch
 from sparklog.protocol.messages import AbortedRange
@@ -82,6 +83,13 @@ def small(rows: Rows, attributes: int = 0, producer_id: int = -1) -> memoryview:
     return encode_small_batch(as_small, 7, attributes, producer_id, 0, 0)
 
 
+def packed(rows: Rows) -> memoryview:
+    stamps = np.array(rows.timestamps_us, np.int64)
+    made = encode_packed_batch(envelope_batch(rows.values, rows.keys, None, stamps), schema_id=7)
+    assert made is not None
+    return made.payload
+
+
 def marker(commit: bool) -> memoryview:
     return encode_marker(
         ENVELOPE_SCHEMA,
@@ -105,7 +113,8 @@ KINDS: dict[str, Callable[[int, int, bool], memoryview]] = {
     "null timestamp": lambda base, n, keys: by_arrow(rows_of(n, base, keys=keys), null_timestamp=True),
     "lz4": lambda base, n, keys: by_arrow(rows_of(n, base, keys=keys), compression="lz4"),
     "zstd": lambda base, n, keys: by_arrow(rows_of(n, base, keys=keys), compression="zstd"),
-    "large": lambda base, n, keys: by_arrow(rows_of(ROWS_TARGET // 2 + n, base, keys=keys)),
+    "packed": lambda base, n, keys: packed(rows_of(300 + n, base, keys=keys)),
+    "large": lambda base, n, keys: packed(rows_of(ROWS_TARGET // 2 + n, base, keys=keys)),
     "compacted": lambda base, n, keys: by_arrow(
         rows_of(n, base, keys=keys), offsets=list(range(base + 1, base + 1 + 2 * n, 2))
     ),

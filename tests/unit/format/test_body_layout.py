@@ -15,6 +15,7 @@ from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import ATTRIBUTE_OFFSET_COLUMN, decode_batch, decode_header
 from sparklog.format.body_layout import InflatedSizeError, layout_of_schema
 from sparklog.format.offset_column import check_new_rows, decode_rows, with_offset_column
+from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA, canonical_schema
 from sparklog.format.small_batch import SmallRows, decode_small_batch, encode_small_batch, is_small_batch
 from tests.golden.make_golden import typed_rows
@@ -28,6 +29,7 @@ from tests.unit.format.lies import (
     resealed,
     vector_position,
     with_number,
+    with_offset,
     with_rows,
 )
 
@@ -220,6 +222,18 @@ def test_one_bit_a_row_is_enough() -> None:
 
 
 # --- the ways to read ---
+
+
+def test_lies_in_a_packed_batch() -> None:
+    found = encode_packed_batch(envelope(key=None), schema_id=1)
+    assert found is not None
+    good = bytearray(found.payload)
+    data_bytes = buffer_place(good, 5)[1] - 8
+    for row, value in ((300, data_bytes + 1), (300, 2**31 - 1), (0, -1), (150, 0), (150, 2**31 - 1)):
+        data = with_offset(good, 4, row, value, before=8)
+        for columns in (None, [1]):
+            with pytest.raises(CorruptBatchError):
+                decode_rows(data, ENVELOPE_SCHEMA, decode_header(data), columns)
 
 
 def test_lies_in_the_offset_column() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import decode_batch, decode_header
 from sparklog.format.offset_column import check_new_rows, decode_rows
+from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.schema import canonical_schema
 from sparklog.format.value_check import check_values, type_as_bytes
 from tests.support.cases import for_each
@@ -126,7 +127,7 @@ def numbers_of(rows: int) -> pa.RecordBatch:
     return pa.record_batch([pa.array(range(rows), pa.int64())], names=["number"])
 
 
-@for_each("form", ["envelope", "numbers"])
+@for_each("form", ["packed", "envelope", "numbers"])
 def test_metadata_that_arrow_cannot_read_are_not_taken(form: str) -> None:
     """Also where nothing of the batch has to be decompressed."""
     if form == "numbers":
@@ -134,7 +135,7 @@ def test_metadata_that_arrow_cannot_read_are_not_taken(form: str) -> None:
         good = encoded(rows, "zstd")
     else:
         rows = envelope(600, key=None)
-        good = encoded(rows, "lz4")
+        good = encoded(rows, "lz4") if form == "envelope" else packed(rows)
     header = decode_header(good)
     check_new_rows(memoryview(good), 0, header, rows.schema, LIMIT)
     for position in range(8, len(good) - header.body_length_bytes):
@@ -150,3 +151,9 @@ def test_metadata_that_arrow_cannot_read_are_not_taken(form: str) -> None:
                 assert decode_rows(bad, rows.schema, changed)[0].num_rows == rows.num_rows, (position, value)
             except CorruptBatchError as e:  # the codec's number: what is not decompressed a reader finds out
                 assert "ompress" in str(e), (position, value, e)
+
+
+def packed(rows: pa.RecordBatch) -> bytearray:
+    made = encode_packed_batch(rows, schema_id=1)
+    assert made is not None
+    return bytearray(made.payload)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from sparklog.format.batch import decode_header
+from sparklog.client.producer.rows import envelope_batch
+from sparklog.format.batch import decode_header, iterate_batches
+from sparklog.format.packed_batch import compression_of_batch
 from sparklog.types import OffsetAndTimestamp
 from tests.support.compaction import (
     append_rows,
@@ -19,6 +22,7 @@ from tests.support.compaction import (
     open_keyed,
     stored,
 )
+from tests.support.logs import packed
 
 A, B, C = b"a", b"b", b"c"
 
@@ -43,6 +47,25 @@ def test_a_compacted_segment_is_an_arrow_file(tmp_path: Path, compression: str) 
     again = open_keyed(tmp_path, clean=False)
     assert [tuple(row) for row in stored(again)] == expected
     again.close()
+
+
+def test_packed_batches_stay_uncompressed(tmp_path: Path) -> None:
+    log = open_keyed(tmp_path)
+    for first in (0, 200):
+        keys: list[bytes | None] = [b"%d" % i for i in range(first, first + 300)]
+        log.appender.append(packed(envelope_batch([b"v%d" % first] * 300, keys, None, np.full(300, 1000 * first))))
+    log.raise_high_watermark(log.log_end_offset)
+    before = last_values(stored(log))
+    compact(log)
+    assert last_values(stored(log)) == before
+    assert len(stored(log)) == 500
+    held = log.reader.read(0, 1 << 20)
+    assert held is not None
+    data = held.read()
+    compressions = [compression_of_batch(data[at : at + h.size_bytes]) for at, h in iterate_batches(data)]
+    assert compressions == ["none", "none"]
+    held.release()
+    log.close()
 
 
 def test_small_segments_are_merged_and_the_old_files_go(tmp_path: Path) -> None:

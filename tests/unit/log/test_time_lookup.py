@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from sparklog.client.producer.rows import envelope_batch
 from sparklog.log.model.log_config import LogOwner
-from tests.support.logs import append, batch, open_log
+from tests.support.logs import append, batch, open_log, packed
 
 PLAIN_OWNER = LogOwner("events", "0" * 32, 0, None)
 
@@ -149,3 +151,14 @@ def test_compressed_batches(tmp_path: Path) -> None:
     append(log, batch([100, 300], compression="zstd"), batch([500, 700], compression="lz4"))
     assert log.reader.offset_for_timestamp(200) == (1, 300)
     assert log.reader.offset_for_timestamp(600) == (3, 700)
+
+
+@pytest.mark.parametrize("run", [1, 50])
+def test_packed_batches(tmp_path: Path, run: int) -> None:
+    log = open_log(tmp_path)
+    for first in (0, 300):
+        stamps = np.arange(first, first + 300) // run * run * 1000
+        append(log, packed(envelope_batch([b"v"] * 300, None, None, stamps)))
+    assert log.reader.offset_for_timestamp(150) == (150, 150)
+    assert log.reader.offset_for_timestamp(350) == (350, 350)
+    assert log.reader.offset_of_max_timestamp() == ((550, 550) if run == 50 else (599, 599))

@@ -15,7 +15,6 @@ from sparklog.format.batch import (
     ATTRIBUTE_OFFSET_COLUMN,
     ATTRIBUTE_TRANSACTIONAL,
     BatchHeader,
-    compression_of_batch,
     decode_header,
     encode_batch,
     encode_marker,
@@ -23,6 +22,7 @@ from sparklog.format.batch import (
     verify_batch,
 )
 from sparklog.format.offset_column import decode_rows, row_offsets, with_offset_column
+from sparklog.format.packed_batch import compression_of_batch
 from sparklog.format.schema import TIMESTAMP_TYPE
 from sparklog.log.model.inflated_memory import InflatedMemory
 from sparklog.log.model.log_config import LogConfig

@@ -16,9 +16,11 @@ from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.encoding import BatchEncoder
 from sparklog.client.producer.partitioner import StickyPartition, partition_for_key
 from sparklog.client.producer.pieces import pieces_of
+from sparklog.client.producer.record_sizes import estimated_bytes
 from sparklog.client.producer.rows import envelope_batch, rows_of, to_table
 from sparklog.errors import InvalidPartitionsError, MessageTooLargeError, SchemaMismatchError
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, decode_batch, decode_header
+from sparklog.format.packed_batch import compression_of_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA, HEADER_TYPE, fit_table, null_column
 from tests.support.cases import for_each
 from tests.support.clients import info
@@ -114,6 +116,21 @@ def test_encoded_batches_carry_bounds_schema_and_attributes() -> None:
     assert (header.min_timestamp_ms, header.max_timestamp_ms, header.record_count) == (2, 5, 2)
     assert header.attributes == ATTRIBUTE_LOG_APPEND_TIME
     assert decode_batch(encoded.payload, ENVELOPE_SCHEMA).equals(batch)
+
+
+@pytest.mark.parametrize("keys", [None, [b"k"] * 1000])
+def test_batches_of_many_records_are_packed_unless_they_are_compressed(keys: list[bytes | None] | None) -> None:
+    batch = envelope_batch([b"v" * 50] * 1000, keys, None, np.full(1000, 5_999))
+    encoded = BatchEncoder().encode(batch, info(message_timestamp_type="LogAppendTime"))
+    header = decode_header(encoded.payload)
+    assert (encoded.min_timestamp_ms, encoded.max_timestamp_ms, encoded.record_count) == (5, 5, 1000)
+    assert (header.min_timestamp_ms, header.max_timestamp_ms, header.record_count) == (5, 5, 1000)
+    assert header.attributes == ATTRIBUTE_LOG_APPEND_TIME
+    assert len(encoded.payload) < estimated_bytes(batch) - 10_000
+    assert compression_of_batch(encoded.payload) == "none"
+    assert compression_of_batch(BatchEncoder("lz4").encode(batch, info()).payload) == "lz4"
+    typed = BatchEncoder().encode(batch, info(ENVELOPE_SCHEMA)).payload
+    assert len(typed) > len(encoded.payload) + 10_000
 
 
 def test_keyed_rows_go_where_the_hash_says_and_keep_their_order() -> None:

@@ -12,12 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparklog.client.net.topic_info import TopicInfo
+from sparklog.client.producer.rows import envelope_batch
 from sparklog.client.reading.consumed import ConsumedBatch, Projection, decode_batches, records_of
 from sparklog.client.reading.latest_rows import LatestRows, latest_view
 from sparklog.client.reading.progress_bar import notebook_bar, progress_html
 from sparklog.errors import CorruptBatchError
-from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, iterate_batches
+from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, encode_batch, iterate_batches
+from sparklog.format.packed_batch import encode_packed_batch
 from sparklog.format.small_batch import SmallRows, encode_small_batch
+from tests.support.cases import for_each
 from tests.support.clients import TP0, info
 from tests.unit.format.small_rows import small_rows
 
@@ -39,6 +42,20 @@ def test_small_ones_are_read_as_arrow_reads_them(rows: SmallRows, log_append_tim
     assert np.array_equal(late.offsets(), at_once.offsets())
     assert np.array_equal(late.timestamps_ms(), at_once.timestamps_ms())
     assert late.data.equals(at_once.data)
+
+
+@for_each("keys", [None, [b"k%d" % i for i in range(300)]])
+@for_each("columns", [None, ["value"], ["key", "timestamp"], ["headers"], []])
+def test_packed_ones_are_read_as_others(keys: list[bytes | None] | None, columns: list[str] | None) -> None:
+    rows = envelope_batch([b"%d" % i for i in range(300)], keys, None, np.arange(300) // 50 * 1000)
+    packed = encode_packed_batch(rows, schema_id=info().schema_id)
+    assert packed is not None
+    plain = encode_batch(rows, schema_id=info().schema_id, min_timestamp_ms=0, max_timestamp_ms=5)
+    for start in (0, 100):
+        one, other = (consumed(data, columns, start) for data in (packed.payload, plain))
+        assert one.data.equals(other.data) and one.num_rows == 300 - start
+        assert np.array_equal(one.timestamps_ms(), other.timestamps_ms())
+        assert records_of(one) == records_of(other)
 
 
 def test_some_columns_and_some_rows() -> None:
