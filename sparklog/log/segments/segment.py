@@ -287,9 +287,10 @@ class LogSegment(SegmentView):
     def check_in_place(self) -> None:
         """Check that the segment's path still leads to the file that receives appends. Raises StorageError if the file
         was replaced, renamed or removed."""
-        if self._file_identity is not None:
-            self._files.check_in_place(self.path, self._file_identity)
-            self._in_place_s = self._files.monotonic_s()
+        with self._lock:  # `move` renames the file before it changes the path
+            if self._file_identity is not None:
+                self._files.check_in_place(self.path, self._file_identity)
+                self._in_place_s = self._files.monotonic_s()
 
     def _cut_excess(self, shared: SharedFile) -> None:
         """Cut off the bytes after the batches, which are an incomplete footer. Raises StorageError."""

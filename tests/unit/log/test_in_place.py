@@ -13,11 +13,13 @@ import pytest
 
 from sparklog.environment.files import FileIdentity, RealFiles
 from sparklog.errors import DataDirLockedError, StorageError, StorageUnavailableError
+from sparklog.format.segment import SegmentInfo
 from sparklog.log.directories.log_directory import take_lock
 from sparklog.log.housekeeping.log_manager import LogManager
 from sparklog.log.housekeeping.log_opener import PartitionSpec
 from sparklog.log.model.log_config import LogConfig, LogOwner
 from sparklog.log.model.watched_files import LOOK_AGE_S_MAX, PROBE_FILE, DirectoryHealth, WatchedFiles
+from sparklog.log.segments.segment import LogSegment
 from sparklog.types import TopicPartition
 from tests.support.logs import SCHEMAS, append, records
 
@@ -148,6 +150,40 @@ def test_deleting_compacting_and_rolling_is_no_exchange(tmp_path: Path) -> None:
     log.flusher.look()
     assert not manager.directories.failed
     assert manager.close()
+
+
+class ChecksDuringRename(RealFiles):
+    """Files that begin a check on another thread as soon as a file has its new name."""
+
+    def __init__(self) -> None:
+        self.check: Callable[[], None] | None = None
+        self.thread: threading.Thread | None = None
+
+    def rename(self, source: Path, target: Path) -> None:
+        super().rename(source, target)
+        if self.check is not None and self.thread is None:
+            self.thread = threading.Thread(target=self.check)
+            self.thread.start()
+            self.thread.join(0.2)  # it ends only if it does not wait for the new path
+
+
+def test_a_check_while_a_compacted_segment_gets_its_name_sees_no_loss(tmp_path: Path) -> None:
+    """The log uses a compacted segment while it still has the ending `.swap`."""
+    files, errors = ChecksDuringRename(), []
+    segment = LogSegment.create(files, tmp_path, SegmentInfo("events", "0" * 32, 0, 0, 1), SCHEMAS[1])
+    segment.move(tmp_path / "a.arrow.swap")
+
+    def check() -> None:
+        try:
+            segment.check_in_place()
+        except StorageError as e:
+            errors.append(e)
+
+    files.check = check
+    segment.move(tmp_path / "a.arrow")
+    assert files.thread is not None
+    files.thread.join()
+    assert errors == []
 
 
 def test_a_data_directory_beside_the_log_directories_is_looked_at(tmp_path: Path) -> None:
