@@ -83,7 +83,10 @@ def test_a_live_broker_is_backed_up_step_by_step_and_restored(
         second = copy(2_000)
         assert sum(written) == 10  # the parts of the first backup are used again
         transactions.commit_transaction()
-        assert copy(3_000).topics[1].partitions[0].end > second.topics[1].partitions[0].end
+        admin.add_partitions(plain, 2)
+        third = copy(3_000).topics[1].partitions
+        assert third[0].end > second.topics[1].partitions[0].end
+        assert (third[1].start, third[1].end, third[1].parts) == (0, 0, [])
     assert newest_manifest(store).created_ms == 3_000  # type: ignore[union-attr]
     expected = contents(address, typed)
     with start_local(data_dir=tmp_path / "new") as fresh, Admin(fresh.bootstrap_servers) as there:

@@ -63,7 +63,8 @@ def test_the_tools_work_on_topics_groups_and_settings(kafka: LocalBroker, instal
     offsets = dict(line.rsplit(":", 1) for line in tool(f"{TOOLS}.GetOffsetShell", "--topic", "t").split())
     assert sum(map(int, offsets.values())) == 100
     tool(topics, "--alter", "--topic", "t", "--partitions", "3")
-    assert "logDirs" in tool(f"{TOOLS}.LogDirsCommand", "--describe", "--topic-list", "t")
+    directories = tool(f"{TOOLS}.LogDirsCommand", "--describe", "--topic-list", "t")
+    assert all(f'"partition":"t-{p}"' in directories for p in range(3)), "the empty one, too"
     assert "Metadata(3): 0 to 13" in tool(f"{TOOLS}.BrokerApiVersionsCommand")
     tool(topics, "--delete", "--topic", "t")
     assert "t" not in tool(topics, "--list").split()

@@ -45,6 +45,7 @@ def test_the_next_step_is_for_the_case() -> None:
         (errors.InvalidQueryError('"end" is a keyword. Write:\nSELECT "end"'), "sql", ""),
         (errors.InvalidRequestError("Subject 'x' not found. (HTTP 404)"), "schema show", "`sparklog schema list` shows the subjects and their versions"),
         (errors.InvalidRequestError("Invalid schema: it is no JSON (HTTP 422)"), "schema register", ""),
+        (errors.BrokerShuttingDownError("it stops"), "schema list", HINTS[errors.BrokerShuttingDownError]),
         (errors.InvalidQueryError("syntax error"), "sql", HINTS[errors.InvalidQueryError]),
         (errors.QueryCancelledError("cancelled"), "sql", HINTS[errors.QueryCancelledError]),
     ):  # fmt: skip

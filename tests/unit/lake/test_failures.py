@@ -6,7 +6,7 @@ import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -23,7 +23,9 @@ from sparklog.errors import (
 from sparklog.lake.delta_commit import DeltaCommitter
 from sparklog.lake.delta_errors import CommitConflictError, check_clear_text, lasting_cause, text_of
 from sparklog.lake.delta_snapshot import DeltaSnapshot
+from sparklog.lake.parquet_files import DataFile
 from sparklog.lake.settings import LakeSettings
+from sparklog.lake.worker.round_files import RoundFiles
 from sparklog.lake.worker.worker import STANDBY_INTERVALS, LakeWorker, _Topic
 from tests.support.cases import for_each
 from tests.unit.lake.model_log import ModelLog, run_round, settings_at
@@ -289,3 +291,14 @@ def test_a_defect_in_one_topics_round_is_reported_and_retried(
     assert reported == [{"error": topic.error}] == [{"error": "unexpected OverflowError: date value out of range"}]
     assert "topic far: the round failed and will be retried" in caplog.text
     worker.close()
+
+
+@for_each("has_won, stay", [(True, True), (False, False), (None, True)])
+def test_files_that_are_perhaps_in_the_table_stay_after_a_conflict(has_won: bool | None, stay: bool) -> None:
+    removed: list[str] = []
+    files = RoundFiles(cast(DeltaCommitter, SimpleNamespace(remove_files=removed.extend)))
+    files.complete = [cast(DataFile, SimpleNamespace(path="day=ü/1.parquet"))]
+    others = "day=%C3%BC/1.parquet" if has_won else "day=%C3%BC/2.parquet"
+    winner = SimpleNamespace(files=lambda: [SimpleNamespace(path=others)])
+    files.replace_after_conflict(None if has_won is None else cast(DeltaSnapshot, winner))
+    assert (removed == [], files.has_tried, files.complete) == (stay, stay, [])

@@ -21,7 +21,7 @@ from sparklog.lake.columns import check_columns, check_partition_by, missing_col
 from sparklog.lake.delta_reader import TableFile
 from sparklog.lake.location import locations_above, normal_location
 from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
-from sparklog.lake.parquet_files import DAYS_MAX, DAYS_MIN, DataFileWriter
+from sparklog.lake.parquet_files import DAYS_MAX, DAYS_MIN, TEXT_STATISTIC_CHARS_MAX, DataFileWriter
 from sparklog.lake.small_files import FILES_MIN, files_to_merge
 from tests.support.cases import for_each
 
@@ -148,6 +148,16 @@ def test_statistics_are_true(tmp_path: Path) -> None:
     assert "x" not in found["minValues"]  # NaN has no place in an order
     assert pq.read_table(tmp_path / file.path).num_rows == 15
     assert file.size_bytes == (tmp_path / file.path).stat().st_size
+
+
+def test_a_column_without_a_largest_value_has_no_smallest_either(tmp_path: Path) -> None:
+    made = writer(tmp_path)
+    made.write(rows(range(2), text="a"))
+    made.write(rows(range(2, 4), text="b" * (TEXT_STATISTIC_CHARS_MAX + 1)))
+    (file,) = made.close()
+    found = json.loads(file.statistics)
+    assert not {"text"} & {*found["minValues"], *found["maxValues"]}
+    assert found["nullCount"]["text"] == 0
 
 
 def test_files_of_a_size_and_of_partition_values(tmp_path: Path) -> None:

@@ -304,6 +304,7 @@ def test_ids_in_use_are_not_issued_again() -> None:
     assert ids.next() == 7879
     ids.take_ahead()
     ids.note_used(7778 + BLOCK_IDS + 5)  # of the next one
+    ids.note_used(3)  # issued long ago
     assert not ids.is_issued(7778 + BLOCK_IDS + 6)
     while (found := ids.next()) < 7778 + BLOCK_IDS:
         pass

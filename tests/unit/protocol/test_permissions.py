@@ -26,7 +26,7 @@ from sparklog.protocol.security_messages import DescribeUserScramCredentialsRequ
 from sparklog.security.acls import CLUSTER, OPERATIONS, Operation, Resource, ResourceType
 from sparklog.security.authorizer import Peer
 from sparklog.security.principals import user
-from sparklog.types import INTERNAL_TOPICS
+from sparklog.types import FENCING_TOKENS_ID, INTERNAL_TOPICS
 from tests.golden.make_golden import REQUESTS, RESPONSES
 from tests.support.cases import for_each
 
@@ -112,6 +112,13 @@ def test_no_request_is_allowed_without_a_permission(api: Api, request_: Message)
         assert verdict.item_error.code >= 103
     else:
         assert 103 <= verdict.error.code <= 106
+
+
+def test_everybody_may_look_for_the_coordinator_of_fencing_tokens() -> None:
+    """A Spark query draws a token before it knows its transactional id."""
+    for transactional_id, is_allowed in ((FENCING_TOKENS_ID, True), ("orders", False)):
+        verdict = judge(Api.FIND_COORDINATOR, groups.FindCoordinatorRequest(transactional_id, 1), PEER, Rights())
+        assert (verdict == Verdict()) is is_allowed
 
 
 @pytest.mark.parametrize(("api", "request_"), EVERY_REQUEST)
