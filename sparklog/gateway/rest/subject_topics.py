@@ -238,7 +238,8 @@ class SubjectTopics:
         own = RegisteredVersion(new.number, schema)
         every = [*(one for one in versions if one.number != new.number), own]
         newest = max((one for one in every if not one.is_deleted), key=lambda one: one.number)
-        check_carries(newest.schema, [(one.name, one.schema) for one in every if one is not newest], after)
+        others = [(one.name, one.schema) for one in every if one is not newest]
+        check_carries(newest.schema, others, after, topic.schema.names)
         return change
 
     async def _alter(

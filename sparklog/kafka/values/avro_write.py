@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import structs
 
 from sparklog.errors import SchemaMismatchError
 from sparklog.format.plain_layout import plain_layout
@@ -34,8 +35,9 @@ _NATURAL = {
 
 def write_avro(rows: pa.RecordBatch, schema: AvroType, space: Space, *, fills_nulls: bool = True) -> Any:
     """Return the records of rows as a binary array. A field without a column gets its default, or null. `fills_nulls`:
-    True to write the default for a null in a field without null; False for keys, of which two would become one. Raises
-    UnwritableRowError; SchemaMismatchError if no row can be written; MessageTooLargeError."""
+    True to write the default for a null in a field without null, and an enum's default for other symbols; False for
+    keys, of which two would become one. Raises UnwritableRowError; SchemaMismatchError if no row can be written;
+    MessageTooLargeError."""
     columns_of(schema)
     writer = _Writer(space, fills_nulls)
     try:
@@ -125,6 +127,8 @@ class _Writer:
                     return _lists(array.offsets, _joined(entries))
                 case "record" | "array" | "map":
                     raise SchemaMismatchError(f"field {path!r} is {kind.short_name}, the column has {array.type}")
+            if kind.default is not None and not self._fills_nulls:
+                kind = structs.replace(kind, default=None)
             return _LEAVES[kind.kind](_natural(array, kind, path), kind)
         except (pa.ArrowException, OverflowError) as e:
             raise _UnwritableError(f"field {path!r}: {str(e).splitlines()[0]}") from None

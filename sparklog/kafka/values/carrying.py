@@ -12,7 +12,7 @@ version, so each value that a row can have needs a form in it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -27,7 +27,7 @@ from sparklog.kafka.values.avro_bytes import branch_of
 from sparklog.kafka.values.avro_columns import fields_of_columns, is_nullable, leaf_type, places_of_columns
 from sparklog.kafka.values.json_schema_rows import check_types
 from sparklog.kafka.values.protobuf_columns import MessageField
-from sparklog.kafka.values.protobuf_records import check_renamed, fields_of_versions, of_same_numbers, type_of_rows
+from sparklog.kafka.values.protobuf_records import check_renamed, fields_of_versions, type_of_rows
 from sparklog.kafka.values.value_sets import (
     ANY_BYTES,
     BOOLEAN,
@@ -51,21 +51,26 @@ Others = Sequence[tuple[str, T]]
 """A part of the other versions of a schema that have it, each with the name of its version for errors."""
 
 
-def check_carries(schema: Parsed, others: Others[Parsed], columns: pa.Schema) -> None:
+def check_carries(
+    schema: Parsed, others: Others[Parsed], columns: pa.Schema, present: Collection[str] | None = None
+) -> None:
     """Raise SchemaMismatchError, with the path, if a new version of a schema has no form for a value that rows can
-    have. Columns without a field, and fields without a column, do not count. `others`: the other versions."""
+    have. Columns without a field, and fields without a column, do not count. `others`: the other versions. `present`:
+    names of the columns that the topic has before the new version; None: all."""
     targets = list(columns)
     if isinstance(schema, AvroSchema):
         if schema.type.kind == "record":
             records = [(source, one.type) for source, one in others if isinstance(one, AvroSchema)]
             _check_avro(schema.type, [one for one in records if one[1].kind == "record"], targets, "")
     elif isinstance(schema, ProtobufSchema):
-        messages: list[tuple[str, Mapping[str, MessageField]]] = []
+        messages: list[tuple[str, tuple[MessageField, ...]]] = []
         for source, one in others:
-            versions = fields_of_versions(schema, one, columns.names) if isinstance(one, ProtobufSchema) else None
+            if not isinstance(one, ProtobufSchema):
+                continue
+            versions = fields_of_versions(schema, one, columns.names, columns.names if present is None else present)
             if versions is not None:
-                check_renamed(versions, columns, source)
-                messages.append((source, versions.others))
+                check_renamed(*versions, columns, source)
+                messages.append((source, versions[1]))
         _check_protobuf(type_of_rows(schema, columns.names).fields, messages, targets, "")
     else:
         check_types(schema, columns)
@@ -239,33 +244,36 @@ _OF_KIND = {
 
 
 def _check_protobuf(
-    new: Sequence[MessageField], others: Others[Mapping[str, MessageField]], targets: list[pa.Field], path: str
+    new: Sequence[MessageField], others: Others[tuple[MessageField, ...]], targets: list[pa.Field], path: str
 ) -> None:
-    """Compare messages. A null is a field that is not set. `others`: fields by the names of the new ones."""
-    named = {field.name: field for field in new}
-    columns = {target.name for target in targets}
+    """Compare messages. A null is a field that is not set."""
+    columns = {target.name: target.type for target in targets}
+    fields = [field for field in new if field.name in columns]
     for source, one in others:
-        _check_oneofs([field for field in new if field.name in columns], one, path, source)
-    for target in targets:
-        field = named.get(target.name)
-        if field is not None:
-            own = [(source, one[field.name]) for source, one in others if field.name in one]
-            _check_field(field, own, target.type, path + field.name)
+        _check_oneofs(fields, one, path, source)
+    for field in fields:
+        own = [(source, former) for source, one in others for former in _formers(field, one)]
+        _check_field(field, own, columns[field.name], path + field.name)
 
 
-def _check_oneofs(new: Sequence[MessageField], other: Mapping[str, MessageField], path: str, source: str) -> None:
+def _formers(field: MessageField, other: tuple[MessageField, ...]) -> list[MessageField]:
+    """Return the fields of another version that fill a field's column: that of its number, and that of its name, which
+    did so while the other version was the newest one."""
+    return [one for one in other if field.number == one.number or field.name == one.name]
+
+
+def _check_oneofs(new: list[MessageField], other: tuple[MessageField, ...], path: str, source: str) -> None:
     """Raise SchemaMismatchError if two fields of a oneof can both be set in another version's records."""
-    firsts: dict[int, MessageField] = {}
-    for field in new:
-        former = other.get(field.name)
-        if field.oneof < 0 or former is None:
-            continue
-        first = firsts.setdefault(field.oneof, field)
-        if first is not field and (former.oneof < 0 or former.oneof != other[first.name].oneof):
-            raise SchemaMismatchError(
-                f"fields {path + first.name!r} and {path + field.name!r} are in one oneof, and rows can have both ({source}): "
-                "consumers would get one of them; leave them outside of it"
-            )
+    for oneof in {field.oneof for field in new if field.oneof >= 0}:
+        members = [field for field in new if field.oneof == oneof]
+        formers = [(field, former) for field in members for former in _formers(field, other)]
+        for field, former in formers[1:]:
+            first, before = formers[0]
+            if field is not first and former is not before and (former.oneof < 0 or former.oneof != before.oneof):
+                raise SchemaMismatchError(
+                    f"fields {path + first.name!r} and {path + field.name!r} are in one oneof, and rows can have both "
+                    f"({source}): consumers would get one of them; leave them outside of it"
+                )
 
 
 def _check_field(new: MessageField, others: Others[MessageField], target: Any, path: str) -> None:
@@ -283,7 +291,7 @@ def _check_field(new: MessageField, others: Others[MessageField], target: Any, p
 def _check_one(new: MessageField, others: Others[MessageField], target: Any, path: str) -> None:
     """Compare fields without regard to lists."""
     if new.kind == "message" and pa.types.is_struct(target):
-        inner = [(source, of_same_numbers(new.fields, one.fields)) for source, one in others if one.kind == "message"]
+        inner = [(source, one.fields) for source, one in others if one.kind == "message"]
         _check_protobuf(new.fields, inner, list(target), f"{path}.")
     else:
         leaves = [(source, _leaf_of_field(one)) for source, one in others]

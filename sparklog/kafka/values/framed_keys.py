@@ -48,6 +48,7 @@ from sparklog.kafka.values.framed_records import (
 )
 from sparklog.kafka.values.framed_rows import write_payloads
 from sparklog.kafka.values.framing import FRAME_BYTES, byte_slices, with_frames
+from sparklog.kafka.values.json_schema_rows import check_key_types
 from sparklog.kafka.values.keys import RowForm
 from sparklog.kafka.values.rows_at_fault import UnwritableRowError, rows_at_fault
 from sparklog.kafka.values.schemas import KeySchemaMissingError, Schemas, key_subject
@@ -123,6 +124,8 @@ def check_key_schema(schema: Parsed, form: str, columns: pa.Schema) -> None:
                 f"{', '.join(columns.names):.200}: both need the same names ({missing[0]!r} is in one of them)"
             )
         check_columns(record, columns)
+    elif form == JSON_SCHEMA:
+        check_key_types(schema, columns, is_value=len(columns) == 1 and bool(_type_of_value(schema)))
     rows = pa.RecordBatch.from_arrays([null_column(0, field.type) for field in columns], schema=columns)
     _payloads(rows, record, Target("", form, columns, "", "key"))
 

@@ -125,7 +125,7 @@ def write_payloads(rows: pa.RecordBatch, schema: Parsed, target: Target, space: 
     if isinstance(schema, AvroSchema) and target.form == AVRO:
         return write_avro(rows, schema.type, space, fills_nulls=target.part == "value")
     if isinstance(schema, ProtobufSchema) and target.form == PROTOBUF:
-        return write_protobuf(rows, schema)
+        return write_protobuf(rows, schema, fills_nulls=target.part == "value")
     if isinstance(schema, JsonSchema) and target.form == JSON_SCHEMA:
         return write_json_schema(rows, schema)
     raise SchemaMismatchError(f"the schema is of another type than {target.form}")

@@ -182,6 +182,21 @@ def check_types(schema: JsonSchema, columns: pa.Schema) -> None:
     _check_members(Node(schema.root, schema), list(columns), "", 0)
 
 
+def check_key_types(schema: JsonSchema, columns: pa.Schema, *, is_value: bool) -> None:
+    """Raise SchemaMismatchError if a schema does not accept the canonical keys of rows. `is_value`: True if a key is
+    the value of the only column, and no object."""
+    keys = pa.schema(
+        [f.with_type(pa.string()) if pa.types.is_decimal(f.type) else f for f in columns]
+    )  # as their texts
+    node = Node(schema.root, schema)
+    if is_value:
+        _check_type(node, keys.field(0).type, keys.names[0], 0)
+    elif "object" not in _accepted(node, set()):
+        raise SchemaMismatchError(f"the keys of {len(keys)} columns are objects, which the schema does not accept")
+    else:
+        _check_members(node, list(keys), "", 0)
+
+
 def _check_members(node: Node, fields: list[pa.Field], path: str, depth: int) -> None:
     inner, _, _ = _properties(node, set())
     value, _ = _follow(node)

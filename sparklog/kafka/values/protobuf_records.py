@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -123,39 +123,35 @@ def check_message(schema: ProtobufSchema, columns: pa.Schema) -> None:
     _Plan(None).sources(type_of_rows(schema, columns.names).fields, list(columns), None, "")
 
 
-class Fields(NamedTuple):
-    """The fields of a message in a new version of its schema, with those of another version."""
-
-    new: tuple[MessageField, ...]
-    others: dict[str, MessageField]
-    """Fields of the other version by the names of the new ones."""
+Fields = tuple[MessageField, ...]
 
 
-def fields_of_versions(schema: ProtobufSchema, other: ProtobufSchema, columns: Collection[str]) -> Fields | None:
-    """Return the fields of the message that rows are; None if records of the other version are no rows. `columns`:
-    names of the topic's columns. Raises SchemaMismatchError."""
-    main, before = main_message(schema, columns), main_message(other, columns)
-    after = index_of(schema, name_of(other, before) or "")
-    new = types_of_messages(schema, main if after is None else after).fields
+def fields_of_versions(
+    schema: ProtobufSchema, other: ProtobufSchema, columns: Collection[str], present: Collection[str]
+) -> tuple[Fields, Fields] | None:
+    """Return the fields of the message that rows are, in a new version of a schema and in another one; None if records
+    of the other one are no rows. `columns`, `present`: names of the topic's columns after and before the new version.
+    Raises SchemaMismatchError."""
+    main, before = main_message(schema, columns), main_message(other, present)
     try:
         former = types_of_messages(other, before).fields
     except SchemaMismatchError:
         return None
-    return Fields(new, of_same_numbers(new, former))
+    name = name_of(other, before) or ""
+    if index_of(schema, name) not in (None, main):
+        raise SchemaMismatchError(
+            f"rows are the message {name}, and in this version {name_of(schema, main)} has more of the topic's columns: keep "
+            "the names of the fields, or give the other message other ones"
+        )
+    return types_of_messages(schema, main).fields, former
 
 
-def of_same_numbers(new: tuple[MessageField, ...], others: tuple[MessageField, ...]) -> dict[str, MessageField]:
-    """Return the fields of another version of a message by the names of the new ones with the same numbers."""
-    written = {field.number: field for field in others}
-    return {field.name: written[field.number] for field in new if field.number in written}
-
-
-def check_renamed(versions: Fields, columns: pa.Schema, source: str) -> None:
+def check_renamed(new: Fields, other: Fields, columns: pa.Schema, source: str) -> None:
     """Raise SchemaMismatchError if a field has another name than in another version, and its column that one: consumers
     would get its default for the rows that are stored. `source`: name of the other version, for the error."""
-    names = {field.name for field in versions.new}
-    for field in versions.new:
-        name = versions.others.get(field.name, field).name
+    names, written = {field.name for field in new}, {field.number: field.name for field in other}
+    for field in new:
+        name = written.get(field.number, field.name)
         if name not in names and name in columns.names and field.name not in columns.names:
             raise SchemaMismatchError(
                 f"field {field.name!r} has the number {field.number} of the column {name!r} ({source}), and a column keeps its "
@@ -460,16 +456,17 @@ def _column(
 # -- writing
 
 
-def write_protobuf(rows: pa.RecordBatch, schema: ProtobufSchema) -> Any:
-    """Return the records of rows as a binary array, with the index of the message. A null has no bytes. Raises
-    UnwritableRowError; SchemaMismatchError if no row can be written."""
+def write_protobuf(rows: pa.RecordBatch, schema: ProtobufSchema, *, fills_nulls: bool = True) -> Any:
+    """Return the records of rows as a binary array, with the index of the message. A null has no bytes. `fills_nulls`:
+    True if a null in a field without presence can become the default; False for keys, of which two would become one.
+    Raises UnwritableRowError; SchemaMismatchError if no row can be written."""
     index = main_message(schema, rows.schema.names)
     kind = types_of_messages(schema, index)
     layout, fields = kind.handler.schema(), {field.name: field for field in kind.fields}
 
     def records(part: pa.RecordBatch) -> Any:
         require_one_of_each(part.column, [field for field in kind.fields if field.name in part.schema.names])
-        arrays = [_encoded(part, fields[target.name], target) for target in layout]
+        arrays = [_encoded(part, fields[target.name], target, fills_nulls=fills_nulls) for target in layout]
         return kind.handler.record_batch_to_array(pa.RecordBatch.from_arrays(arrays, schema=layout))
 
     try:
@@ -484,7 +481,7 @@ def write_protobuf(rows: pa.RecordBatch, schema: ProtobufSchema) -> Any:
     return pc.binary_join_element_wise(pa.scalar(index_bytes(index)), messages.cast(pa.binary()), pa.scalar(b""))
 
 
-def _encoded(rows: pa.RecordBatch, field: MessageField, target: pa.Field) -> Any:
+def _encoded(rows: pa.RecordBatch, field: MessageField, target: pa.Field, *, fills_nulls: bool) -> Any:
     at = rows.schema.get_field_index(field.name)
     column = null_column(rows.num_rows, field.column) if at < 0 else rows.column(at)
     if column.type != field.column:
@@ -494,10 +491,23 @@ def _encoded(rows: pa.RecordBatch, field: MessageField, target: pa.Field) -> Any
             raise SchemaMismatchError(
                 f"field {field.name!r} is {field.kind}, the column has {column.type}: {e}"
             ) from None
+    if not fills_nulls:
+        _check_distinct(column, field, target)
     try:
         return filled_column(encoded(_as_field(plain_layout(column), field), field, target.type), target)
     except pa.ArrowInvalid as e:
         raise pa.ArrowInvalid(f"field {field.name!r}: {str(e).splitlines()[0]}") from None
+
+
+def _check_distinct(column: Any, field: MessageField, target: pa.Field) -> None:
+    """Raise pa.ArrowInvalid for a value that has the bytes of another one."""
+    if not target.nullable and column.null_count:
+        raise pa.ArrowInvalid(f"field {field.name!r} is null, and the message has no null there: declare it optional")
+    if field.kind == "enum":
+        first = dict(reversed([(number, name) for number, name in field.names]))
+        aliases = pa.array([name for number, name in field.names if first[number] != name], pa.string())
+        if pc.any(pc.is_in(column, aliases)).as_py():
+            raise pa.ArrowInvalid(f"field {field.name!r} has the second name of an enum's value: use the first one")
 
 
 def _as_field(array: Any, field: MessageField) -> Any:

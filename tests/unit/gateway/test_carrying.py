@@ -540,3 +540,23 @@ def test_a_null_in_a_map_has_no_form_in_protobuf() -> None:
 def test_a_message_without_fields_makes_no_topic() -> None:
     file = parse_protobuf('syntax = "proto3"; message E { enum Z { A = 0; } } message M { E.Z z = 1; }', {})
     assert columns_of_schema(file) == parse_ddl("z STRING")
+
+
+def test_the_rows_of_a_topic_stay_one_message() -> None:
+    file = 'syntax = "proto3"; message M { %s } message N { int32 c = 1; int32 d = 2; }'
+    first, second = (parse_protobuf(file % fields, {}) for fields in ("int32 c = 1; N e = 2;", "N a = 2;"))
+    columns = columns_of_schema(first)
+    assert columns.names == ["c", "e"]
+    assert "rows are the message M, and in this version N has more of the topic's columns" in refusal(
+        second, grown(columns, columns_of_schema(second, columns.names)), first
+    )
+
+
+def test_a_field_with_another_number_and_the_name_of_a_column_carries_its_values() -> None:
+    file = 'syntax = "proto3"; message M { int32 a = 1; %s b = %d; }'
+    first, same, narrower = (parse_protobuf(file % case, {}) for case in (("int64", 2), ("int64", 3), ("int32", 3)))
+    columns = columns_of_schema(first)
+    assert not refusal(same, columns, first)
+    assert "field 'b' is int32, which has no form for all values of int64 (version 1)" in refusal(
+        narrower, columns, first
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import subprocess
 from typing import Any
 
@@ -20,6 +21,7 @@ from sparklog.client.producer.partitioner import partition_for_key
 from sparklog.client.producer.row_keys import keys_of_rows, partitions_of_rows
 from sparklog.errors import InvalidConfigError, SchemaMismatchError
 from sparklog.format.batch import BatchHeader, decode_batch, decode_header
+from sparklog.format.ddl import parse_ddl
 from sparklog.format.key_format import PinnedSchema, check_same_key_format, with_key_format
 from sparklog.gateway.records.small import write_small
 from sparklog.gateway.records.typed import TypedRows, typed_batch
@@ -358,3 +360,53 @@ def test_a_null_in_a_key_field_with_a_default_is_refused() -> None:
     rows = pa.RecordBatch.from_pylist([{"id": 1, "zone": None}], pa.schema([("id", pa.int32()), ("zone", pa.string())]))
     with pytest.raises(UnwritableRowError, match="field 'zone' is null"):
         write_payloads(rows, schema, Target("t", "avro", rows.schema, "", "key"), Space(1 << 20))
+
+
+ENUM_KEY = avro({"type": "enum", "name": "E", "symbols": ["A", "B"], "default": "A"})
+PLAIN_KEY = parse_protobuf(
+    'syntax = "proto3"; message K { string a = 1; optional string b = 2; E e = 3; '
+    "enum E { option allow_alias = true; Z = 0; Y = 0; } }",
+    {},
+)
+
+
+@for_each(
+    "schema, form, row, reason",
+    [
+        (ENUM_KEY, "avro", {"a": "B"}, ""),
+        (ENUM_KEY, "avro", {"a": "C"}, "'C' is no symbol of the enum E"),
+        (PLAIN_KEY, "protobuf", {"a": "", "b": None, "e": "Z"}, ""),
+        (PLAIN_KEY, "protobuf", {"a": None, "b": "", "e": "Z"}, "field 'a' is null, and the message has no null there"),
+        (PLAIN_KEY, "protobuf", {"a": "", "b": "", "e": "Y"}, "field 'e' has the second name of an enum's value"),
+    ],
+)
+def test_distinct_keys_have_distinct_bytes(schema: Parsed, form: str, row: dict[str, Any], reason: str) -> None:
+    columns = pa.schema([(name, pa.string()) for name in row])
+    to = info(columns, 9, tuple(row), kafka_key_format=form, kafka_key_schema=pinned_schema(1, schema).text)
+    arrays = [pa.array([value], pa.string()) for value in row.values()]
+    if not reason:
+        assert keys_of_rows(arrays, to).null_count == 0
+    else:
+        with pytest.raises(UnwritableRowError, match=reason):
+            keys_of_rows(arrays, to)
+
+
+@for_each(
+    "source, columns, reason",
+    [
+        ({"type": "integer"}, "k BIGINT", ""),
+        ({"type": "string"}, "k DECIMAL(5,2)", ""),
+        ({"type": "number"}, "k DECIMAL(5,2)", "field 'k' is integer, number, and the values of its column"),
+        ({"type": "string"}, "k BIGINT", "field 'k' is string, and the values of its column (BIGINT) are integer"),
+        ({"type": "string"}, "k STRING, l STRING", "the keys of 2 columns are objects"),
+        ({"properties": {"k": {"type": "string"}}}, "k STRING, l STRING", ""),
+        ({"properties": {"k": {"type": "string"}}}, "k BIGINT, l STRING", "field 'k' is string"),
+    ],
+)
+def test_a_json_schema_accepts_the_keys_of_its_topic(source: Any, columns: str, reason: str) -> None:
+    schema = parse_json_schema(json.dumps(source), {})
+    if not reason:
+        check_key_schema(schema, "json-schema", parse_ddl(columns))
+    else:
+        with pytest.raises(SchemaMismatchError, match=re.escape(reason)):
+            check_key_schema(schema, "json-schema", parse_ddl(columns))
