@@ -13,6 +13,7 @@ version, so each value that a row can have needs a form in it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
@@ -46,6 +47,8 @@ from sparklog.kafka.values.value_sets import (
     whole,
 )
 
+STEPS_MAX = 400_000
+"""Largest number of fields of other versions that one check compares: a type can be used very often."""
 T = TypeVar("T")
 Others = Sequence[tuple[str, T]]
 """A part of the other versions of a schema that have it, each with the name of its version for errors."""
@@ -57,11 +60,11 @@ def check_carries(
     """Raise SchemaMismatchError, with the path, if a new version of a schema has no form for a value that rows can
     have. Columns without a field, and fields without a column, do not count. `others`: the other versions. `present`:
     names of the columns that the topic has before the new version; None: all."""
-    targets = list(columns)
+    targets, steps = list(columns), _Steps()
     if isinstance(schema, AvroSchema):
         if schema.type.kind == "record":
             records = [(source, one.type) for source, one in others if isinstance(one, AvroSchema)]
-            _check_avro(schema.type, [one for one in records if one[1].kind == "record"], targets, "")
+            _check_avro(schema.type, [one for one in records if one[1].kind == "record"], targets, "", steps)
     elif isinstance(schema, ProtobufSchema):
         messages: list[tuple[str, tuple[MessageField, ...]]] = []
         for source, one in others:
@@ -71,9 +74,24 @@ def check_carries(
             if versions is not None:
                 check_renamed(*versions, columns, source)
                 messages.append((source, versions[1]))
-        _check_protobuf(type_of_rows(schema, columns.names).fields, messages, targets, "")
+        _check_protobuf(type_of_rows(schema, columns.names).fields, messages, targets, "", steps)
     else:
         check_types(schema, columns)
+
+
+class _Steps:
+    """Counter of compared fields."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def take(self, number: int) -> None:
+        """Count fields. Raises SchemaMismatchError beyond STEPS_MAX."""
+        self._count += number
+        if self._count > STEPS_MAX:
+            raise SchemaMismatchError(
+                "its subject has too many fields in all versions to compare them: delete old versions permanently"
+            )
 
 
 class _Leaf(NamedTuple):
@@ -87,23 +105,29 @@ class _Leaf(NamedTuple):
     """None: it has inner values nevertheless."""
 
 
+@lru_cache(maxsize=4_096)
+def _can_be(source: Any, goal: Any, casts_bytes: bool) -> bool:
+    """Return True if values of a column's type can be in a column of another one."""
+    if {source, goal} == {pa.string(), pa.binary()}:
+        return casts_bytes
+    try:
+        fit_column(pa.nulls(0, source), goal)
+    except (pa.ArrowException, OverflowError):
+        return False
+    return True
+
+
 def _check_leaf(path: str, new: _Leaf, others: Others[_Leaf], target: Any, *, casts_bytes: bool) -> None:
     """Compare the values of fields. `casts_bytes`: True if bytes become text and text bytes, as far as they are."""
-
-    def can_be(source: Any, goal: Any) -> bool:
-        if {source, goal} == {pa.string(), pa.binary()}:
-            return casts_bytes
-        try:
-            fit_column(pa.nulls(0, source), goal)
-        except (pa.ArrowException, OverflowError):
-            return False
-        return True
-
     column, values = of_column(target), new.values
     is_enum_in_bytes = values is not None and values.texts is not None and target == pa.binary()
-    if column is None or values is None or is_enum_in_bytes or not can_be(target, new.column):
+    if column is None or values is None or is_enum_in_bytes or not _can_be(target, new.column, casts_bytes):
         raise _misfit(path, new.name, f"its column ({ddl_type(target)})")
-    stored = [(source, one.name, one.values) for source, one in others if one.values and can_be(one.column, target)]
+    stored = [
+        (source, one.name, one.values)
+        for source, one in others
+        if one.values and _can_be(one.column, target, casts_bytes)
+    ]
     if not stored and not (new.column == target or contains(values, column) or contains(column, values)):
         raise _misfit(path, new.name, f"its column ({ddl_type(target)})")
     for source, other, former in stored:
@@ -128,7 +152,7 @@ def _misfit(path: str, new: str, former: str) -> SchemaMismatchError:
 # -- Avro
 
 
-def _check_avro(new: AvroType, others: Others[AvroType], targets: list[pa.Field], path: str) -> None:
+def _check_avro(new: AvroType, others: Others[AvroType], targets: list[pa.Field], path: str, steps: _Steps) -> None:
     """Compare records."""
     names = [target.name for target in targets]
     fields = fields_of_columns(new, names)
@@ -144,11 +168,13 @@ def _check_avro(new: AvroType, others: Others[AvroType], targets: list[pa.Field]
             at = places.get(target.name)
             formers = [None if at is None else one.fields[at]]
             if len(by_column) == len(one.fields):  # rows were stored while this version was the newest one
-                formers.append(by_column.get(target.name))
+                former = by_column.get(target.name)
+                formers += [former] if former is not formers[0] else []
             if None in formers:
                 _check_missing(field, place, source)
             own += [(source, former.type) for former in formers if former is not None]
-        _check_avro_type(field.type, own, target.type, place, fills_null=field.has_default)
+        steps.take(1 + len(own))
+        _check_avro_type(field.type, own, target.type, place, steps, fills_null=field.has_default)
 
 
 def _check_missing(field: AvroField, path: str, source: str) -> None:
@@ -160,7 +186,7 @@ def _check_missing(field: AvroField, path: str, source: str) -> None:
 
 
 def _check_avro_type(
-    new: AvroType, others: Others[AvroType], target: Any, path: str, *, fills_null: bool = False
+    new: AvroType, others: Others[AvroType], target: Any, path: str, steps: _Steps, *, fills_null: bool = False
 ) -> None:
     """Compare types. `fills_null`: True if null becomes a default."""
     if not fills_null and not is_nullable(new):
@@ -181,10 +207,10 @@ def _check_avro_type(
         raise _misfit(path, _shown(own), f"its column ({ddl_type(target)})")
     rest = [(source, one) for source, one in rest if one.kind == kind]  # other values are not in the column
     if kind == "record":
-        _check_avro(own, rest, list(target), path)
+        _check_avro(own, rest, list(target), path, steps)
     else:
         element = target.item_type if kind == "map" else target.value_type
-        _check_avro_type(own.inner[0], [(source, one.inner[0]) for source, one in rest], element, f"{path}[]")
+        _check_avro_type(own.inner[0], [(source, one.inner[0]) for source, one in rest], element, f"{path}[]", steps)
 
 
 _NESTED = ("record", "map", "array")
@@ -244,29 +270,43 @@ _OF_KIND = {
 
 
 def _check_protobuf(
-    new: Sequence[MessageField], others: Others[tuple[MessageField, ...]], targets: list[pa.Field], path: str
+    new: Sequence[MessageField],
+    others: Others[tuple[MessageField, ...]],
+    targets: list[pa.Field],
+    path: str,
+    steps: _Steps,
 ) -> None:
     """Compare messages. A null is a field that is not set."""
     columns = {target.name: target.type for target in targets}
     fields = [field for field in new if field.name in columns]
-    for source, one in others:
-        _check_oneofs(fields, one, path, source)
+    tables = [(source, _Formers(one)) for source, one in others]
+    for source, table in tables:
+        _check_oneofs(fields, table, path, source)
     for field in fields:
-        own = [(source, former) for source, one in others for former in _formers(field, one)]
-        _check_field(field, own, columns[field.name], path + field.name)
+        own = [(source, former) for source, table in tables for former in table.of(field)]
+        steps.take(1 + len(own))
+        _check_field(field, own, columns[field.name], path + field.name, steps)
 
 
-def _formers(field: MessageField, other: tuple[MessageField, ...]) -> list[MessageField]:
-    """Return the fields of another version that fill a field's column: that of its number, and that of its name, which
-    did so while the other version was the newest one."""
-    return [one for one in other if field.number == one.number or field.name == one.name]
+class _Formers:
+    """The fields of another version of a message."""
+
+    def __init__(self, fields: tuple[MessageField, ...]) -> None:
+        self._of_numbers = {one.number: one for one in fields}
+        self._of_names = {one.name: one for one in fields}
+
+    def of(self, field: MessageField) -> list[MessageField]:
+        """Return the fields that fill a field's column: that of its number, and that of its name, which did so while
+        the other version was the newest one."""
+        first, second = self._of_numbers.get(field.number), self._of_names.get(field.name)
+        return [one for one in (first, second if second is not first else None) if one is not None]
 
 
-def _check_oneofs(new: list[MessageField], other: tuple[MessageField, ...], path: str, source: str) -> None:
+def _check_oneofs(new: list[MessageField], other: _Formers, path: str, source: str) -> None:
     """Raise SchemaMismatchError if two fields of a oneof can both be set in another version's records."""
     for oneof in {field.oneof for field in new if field.oneof >= 0}:
         members = [field for field in new if field.oneof == oneof]
-        formers = [(field, former) for field in members for former in _formers(field, other)]
+        formers = [(field, former) for field in members for former in other.of(field)]
         for field, former in formers[1:]:
             first, before = formers[0]
             if field is not first and former is not before and (former.oneof < 0 or former.oneof != before.oneof):
@@ -276,23 +316,23 @@ def _check_oneofs(new: list[MessageField], other: tuple[MessageField, ...], path
                 )
 
 
-def _check_field(new: MessageField, others: Others[MessageField], target: Any, path: str) -> None:
+def _check_field(new: MessageField, others: Others[MessageField], target: Any, path: str, steps: _Steps) -> None:
     shape = new.is_list, new.is_map
     if shape != (pa.types.is_list(target), pa.types.is_map(target)):
         raise _misfit(path, ddl_type(new.column), f"its column ({ddl_type(target)})")
     own = [(source, one) for source, one in others if (one.is_list, one.is_map) == shape]
     if new.is_map:
         for i, inner in enumerate((target.key_type, target.item_type)):
-            _check_one(new.fields[i], [(source, one.fields[i]) for source, one in own], inner, f"{path}[]")
+            _check_one(new.fields[i], [(source, one.fields[i]) for source, one in own], inner, f"{path}[]", steps)
     else:
-        _check_one(new, own, target.value_type if new.is_list else target, f"{path}[]" if new.is_list else path)
+        _check_one(new, own, target.value_type if new.is_list else target, f"{path}[]" if new.is_list else path, steps)
 
 
-def _check_one(new: MessageField, others: Others[MessageField], target: Any, path: str) -> None:
+def _check_one(new: MessageField, others: Others[MessageField], target: Any, path: str, steps: _Steps) -> None:
     """Compare fields without regard to lists."""
     if new.kind == "message" and pa.types.is_struct(target):
         inner = [(source, one.fields) for source, one in others if one.kind == "message"]
-        _check_protobuf(new.fields, inner, list(target), f"{path}.")
+        _check_protobuf(new.fields, inner, list(target), f"{path}.", steps)
     else:
         leaves = [(source, _leaf_of_field(one)) for source, one in others]
         _check_leaf(path, _leaf_of_field(new), leaves, target, casts_bytes=False)

@@ -560,3 +560,14 @@ def test_a_field_with_another_number_and_the_name_of_a_column_carries_its_values
     assert "field 'b' is int32, which has no form for all values of int64 (version 1)" in refusal(
         narrower, columns, first
     )
+
+
+def test_types_that_are_used_very_often_are_not_compared_for_long() -> None:
+    kind: Any = {"type": "record", "name": "T0", "fields": [{"name": name, "type": "int"} for name in "ab"]}
+    for i in range(1, 12):
+        fields = [{"name": "a", "type": kind}, {"name": "b", "type": f"T{i - 1}"}]
+        kind = {"type": "record", "name": f"T{i}", "fields": fields}
+    new = avro(kind)
+    columns = columns_of_schema(new)
+    assert not refusal(new, columns, new, new)
+    assert "too many fields in all versions to compare them" in refusal(new, columns, *[new] * 100)
