@@ -137,19 +137,23 @@ class Catalog:
         return infos
 
     def extents(
-        self, partitions: Iterable[TopicPartition], reached: Mapping[TopicPartition, int] | None = None
+        self,
+        partitions: Iterable[TopicPartition],
+        reached: Mapping[TopicPartition, int] | None = None,
+        begin: Mapping[TopicPartition, int] | None = None,
     ) -> dict[TopicPartition, Extent]:
         """Return the first offset and end of every partition that exists.
 
         `reached`: positions of a reader. A position can be beyond the last stable offset if the reader has read with
         read_uncommitted before. The partition then ends at that position, and at the high watermark at most, so that
-        no loss is reported.
+        no loss is reported. `begin`: the positions from which it reads, if they are earlier. With `history` a partition
+        whose position is before the log's start begins in its table.
         """
         ordered = sorted(partitions)
         answers = self._list_offsets(dict.fromkeys(ordered, (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP)))
         result = {tp: Extent(*answers[tp]) for tp in ordered if answers[tp]}
         if self.history:
-            result = self._with_history(result, reached)
+            result = self._with_history(result, (reached if begin is None else begin) or {})
         beyond = [tp for tp, o in (reached or {}).items() if tp in result and o > result[tp].end]
         if beyond and self.isolation == READ_COMMITTED:
             ends = self._list_offsets(dict.fromkeys(sorted(beyond), (LATEST_TIMESTAMP,)), READ_UNCOMMITTED)
@@ -160,11 +164,11 @@ class Catalog:
         return result
 
     def _with_history(
-        self, extents: dict[TopicPartition, Extent], reached: Mapping[TopicPartition, int] | None
+        self, extents: dict[TopicPartition, Extent], begin: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Extent]:
         """Return the extents with the first offsets of the Delta tables. A table is opened only if the position in
-        `reached` is below the log start offset, or missing."""
-        before = [tp for tp, e in extents.items() if e.start > 0 and (reached or {}).get(tp, -1) < e.start]
+        `begin` is below the log start offset, or missing."""
+        before = [tp for tp, e in extents.items() if e.start > 0 and begin.get(tp, -1) < e.start]
         for name in {tp.topic for tp in before}:
             info = self.address.connect().topic(name, refresh=True)
             source = HistorySource(info, required=False, newest=self.newest)

@@ -243,20 +243,20 @@ class SparklogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._position = last
         if last.initial is not None:
             first = SourceOffset(last.initial, last.ids)
-        ids, extents = self._seen_for(last)
+        ids, extents = self._seen_for(first, last)
         plan = readable_ranges(first.positions, first.ids, last.positions, last.ids, extents, ids)
         self._losses.report(plan.losses)
         return list(to_tasks(plan.ranges, self._options, ids))
 
-    def _seen_for(self, end: SourceOffset) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
-        """Return the ids and extents for planning the micro-batch that ends at `end`: those that `latestOffset` has
-        used if it chose that end last, else new ones. The tasks find losses that occur later."""
+    def _seen_for(self, begin: SourceOffset, end: SourceOffset) -> tuple[dict[str, str], dict[TopicPartition, Extent]]:
+        """Return the ids and extents for planning the micro-batch [begin, end): those that `latestOffset` has used if
+        it chose that end last, else new ones. The tasks find losses that occur later."""
         planned, self._plan = self._plan, None
         if planned is not None and planned[0].same_place(end):
             return planned[1], planned[2]
         topics = self._catalog.topics(self._options.subscription, missing_is_error=False)
         here = {tp: o for tp, o in end.positions.items() if tp.topic in topics}
-        return ids_of(topics), self._catalog.extents(here, here)
+        return ids_of(topics), self._catalog.extents(here, here, begin.positions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one task's range."""

@@ -6,6 +6,7 @@ import json
 import logging
 import pickle
 from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from pyspark_sparklog.options.cluster_address import ClusterAddress
 from pyspark_sparklog.options.options import Subscription, parse_source_options
 from pyspark_sparklog.schemas import TopicShape, full_schema
+from pyspark_sparklog.source import catalog as catalog_module
 from pyspark_sparklog.source import stream_reader as module
 from pyspark_sparklog.source.blocked_reads import BlockedReads
 from pyspark_sparklog.source.catalog import Catalog
@@ -66,7 +68,10 @@ class FakeCatalog:
         }  # fmt: skip
 
     def extents(
-        self, partitions: Iterable[TopicPartition], reached: Mapping[TopicPartition, int] | None = None
+        self,
+        partitions: Iterable[TopicPartition],
+        reached: Mapping[TopicPartition, int] | None = None,
+        begin: Mapping[TopicPartition, int] | None = None,
     ) -> dict[TopicPartition, Extent]:
         return {tp: Extent(*self.logs[tp.topic][1][tp.partition]) for tp in partitions if tp.topic in self.logs}
 
@@ -115,6 +120,22 @@ def test_batches_follow_one_another_without_a_gap(catalog: FakeCatalog) -> None:
     following = r.latestOffset(end, ALL)
     assert ranges(r.partitions(end, following)) == [("t", 0, 5, 9)]
     assert r.reportLatestOffset() == {"t": {"0": 9, "1": 3}}
+
+
+def test_a_batch_of_history_is_repeated_after_retention_has_passed_its_beginning(
+    catalog: FakeCatalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its end is in the log, and its beginning only in the table."""
+    catalog.set("t", (60, 100))
+    r = reader(catalog, startingOffsets="history")
+    r._catalog = Catalog(ClusterAddress("h:1"), 0, READ_UNCOMMITTED, history=True)
+    monkeypatch.setattr(Catalog, "topics", lambda _, *given, **named: catalog.topics(*given, **named))
+    monkeypatch.setattr(Catalog, "_list_offsets", lambda _, questions: {tp: [60, 100] for tp in questions})
+    monkeypatch.setattr(ClusterAddress, "connect", lambda _: SimpleNamespace(topic=lambda name, refresh: None))
+    table = SimpleNamespace(first_offset=lambda partition, log_start: 0)
+    monkeypatch.setattr(catalog_module, "HistorySource", lambda info, required, newest: table)
+    start, end = ({"t": {"0": offset}, "$ids": {"t": "id-t"}} for offset in (40, 80))
+    assert ranges(r.partitions(start, end)) == [("t", 0, 40, 80)]
 
 
 def test_ids_are_compared_from_the_first_batch_after_offsets_without_ids(catalog: FakeCatalog) -> None:
