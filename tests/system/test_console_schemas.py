@@ -113,6 +113,31 @@ def test_a_schema_is_checked_and_not_registered(client: TestClient) -> None:
     assert "<dd>2</dd>" in get(client, "/schemas/subject?name=rides-value")
 
 
+def test_a_check_shows_the_effects_on_the_topic(tmp_path: Path) -> None:
+    settings = {"auto.create.typed.topics": True}
+    with (
+        sparklog.start_local(tmp_path / "data", kafka=True, settings=settings) as local,
+        client_of(local.bootstrap_servers) as client,
+    ):
+        registry = RegistryClient(local.schema_registry_url)
+        first = {"type": "record", "name": "C", "fields": [{"name": "n", "type": "long"}]}
+        registry.ask("POST", ["subjects", "c-value", "versions"], body={"schema": json.dumps(first)})
+        form = fields_of(get(client, "/schemas/subject?name=c-value"))
+        for field, expected in (
+            ({"name": "s", "type": "string", "default": ""}, "<li>topic c gets the column s STRING</li>"),
+            (
+                {"name": "n", "type": "double"},
+                "Not compatible.",
+            ),
+        ):
+            fields = {field["name"]: field} if field["name"] == "n" else {"n": first["fields"][0], "s": field}
+            schema = json.dumps(first | {"fields": list(fields.values())})
+            answer = client.post("/schemas/check", data=form | {"type": "AVRO", "schema": schema}, headers=ORIGIN)
+            assert answer.status_code == 200 and expected in answer.text
+        assert "which has no form for all values of long (version 1)" in answer.text
+        assert "<li>topic" not in answer.text
+
+
 def test_a_console_without_a_registry_shows_the_way_to_one(tmp_path: Path, filled: World) -> None:
     with sparklog.start_local(tmp_path / "data") as plain, client_of(plain.bootstrap_servers) as client:
         page = get(client, "/schemas")
