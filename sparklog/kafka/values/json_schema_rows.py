@@ -179,7 +179,10 @@ def _accepted(node: Node, seen: set[int]) -> frozenset[str]:
 def check_types(schema: JsonSchema, columns: pa.Schema) -> None:
     """Raise SchemaMismatchError, with the path, if a schema does not accept the type that the values of a column have
     in JSON."""
-    _check_members(Node(schema.root, schema), list(columns), "", 0)
+    node = Node(schema.root, schema)
+    if "object" not in _accepted(node, set()):
+        raise SchemaMismatchError("rows are objects, which the schema does not accept")
+    _check_members(node, list(columns), "", 0)
 
 
 def check_key_types(schema: JsonSchema, columns: pa.Schema, *, is_value: bool) -> None:

@@ -360,6 +360,11 @@ def test_a_json_schema_is_refused_if_it_does_not_accept_the_type_of_a_columns_va
     assert bool(refusal(new, columns)) == (not all(has_type)), (values, refusal(new, columns))
 
 
+def test_a_json_schema_of_a_topic_accepts_objects() -> None:
+    for source in ('{"type": "array"}', '{"$ref": "#/definitions/n", "definitions": {"n": {"type": "integer"}}}'):
+        assert "rows are objects" in refusal(parse_json_schema(source, {}), parse_ddl("a STRING"))
+
+
 def record_of(**fields: Any) -> Parsed:
     """A record; a field with a tuple has a type and a default."""
     described = [
