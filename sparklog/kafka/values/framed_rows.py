@@ -89,11 +89,11 @@ def check_forms(rows: pa.RecordBatch, values: Any, target: Target, schemas: Sche
     consumer could read them. `rows`: with the columns of their keys. `values`: the records, which `read_framed` has
     decoded. Records of the newest schema always have a form, and so have those of each schema that it carries. Raises
     SchemasNotLoadedError; MessageTooLargeError."""
-    newest = schemas.newest(target.subject)
+    ids = ids_of_frames(values)
+    newest = schemas.newest(target.subject) if (ids >= 0).any() else None  # tombstones need no schema
     if newest is None or isinstance(newest[1], JsonSchema):
         return
     schema_id, schema = newest
-    ids = ids_of_frames(values)
     unsure = [
         one
         for one in np.unique(ids[ids >= 0]).tolist()

@@ -30,7 +30,7 @@ from sparklog.kafka.schemas.protobuf import ProtobufSchema, linked_files, parse_
 from sparklog.kafka.schemas.schema_types import Parsed
 from sparklog.kafka.values.carrying import check_carries
 from sparklog.kafka.values.framed_records import Target, check_columns, columns_of_schema, read_framed
-from sparklog.kafka.values.framed_rows import write_framed
+from sparklog.kafka.values.framed_rows import check_forms, write_framed
 from tests.support.cases import for_each
 from tests.support.clients import info
 from tests.unit.gateway.registry_schemas import FixedSchemas, avro
@@ -461,6 +461,16 @@ def test_a_record_of_another_schema_without_a_form_in_the_newest_one_is_refused(
         (message,) = e.value.records.values()
         assert list(e.value.records) == [4] and reason in message
         assert "consumers could not read it in the schema 4, the newest one of 't-value'" in message
+
+
+def test_tombstones_need_no_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreadable(subject: str) -> None:
+        raise SchemaMismatchError("the registry has a schema that sparklog cannot read")
+
+    schemas, target = FixedSchemas(), Target("t", "avro", parse_ddl("a STRING"), "t-value")
+    monkeypatch.setattr(schemas, "newest", unreadable)
+    rows = pa.RecordBatch.from_pylist([{"a": None}], target.columns)
+    check_forms(rows, pa.array([None], pa.binary()), target, schemas, ROOM)
 
 
 def test_a_time_of_day_in_another_unit_is_refused() -> None:
