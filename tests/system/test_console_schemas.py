@@ -267,20 +267,25 @@ def browser(console: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         assert made.get_log("browser") == []
 
 
+def until_shown(browser: Chrome, text: str) -> None:
+    """Wait for a text: the page of a link or a form can come later than the end of `click`."""
+    WebDriverWait(browser, PATIENCE_S, 0.05).until(lambda b: text in text_of(b), text)
+
+
 def test_a_reader_finds_a_difference_by_clicking(browser: Chrome, console: str) -> None:
     browser.get(console + "/")
     browser.find_element(By.LINK_TEXT, "Schemas").click()
     browser.find_element(By.CSS_SELECTOR, "[data-search]").send_keys("rides-v")
-    WebDriverWait(browser, PATIENCE_S, 0.05).until(lambda b: "1 to 1 of 1 subjects" in text_of(b))
+    until_shown(browser, "1 to 1 of 1 subjects")
     browser.find_element(By.LINK_TEXT, "rides-value").click()
-    assert "added tip null | double = null" in text_of(browser)
+    until_shown(browser, "added tip null | double = null")
     assert '+       "name": "tip",' in text_of(browser, ".diff")
     browser.find_element(By.NAME, "schema").send_keys('"int"')
     browser.find_element(By.CSS_SELECTOR, "button.main").click()
-    assert "Not compatible." in text_of(browser)
+    until_shown(browser, "Not compatible.")
     browser.get(f"{console}/schemas/subject?name={quote(HOSTILE, safe='')}")
     assert browser.title != "hacked" and not browser.find_elements(By.TAG_NAME, "img")
     browser.find_element(By.LINK_TEXT, "Schemas").click()
     browser.find_element(By.LINK_TEXT, "rides").click()
     browser.find_element(By.LINK_TEXT, "rides-key").click()
-    assert "key of topic rides" in text_of(browser)
+    until_shown(browser, "key of topic rides")
