@@ -43,6 +43,8 @@ PREFIXES_MAX = 100
 EXPANDED_BYTES_MAX = 64 * 1024 * 1024
 """Memory for the rows of a slice of records, in the worst case."""
 _NULL_BYTES = 17
+_NO_VALUE = 'non-nullable StructArray field \\"value\\"'
+"""Part of the panic of `ptars` for an entry of a map of messages without its value, as Rust's prost writes it."""
 
 types_of_messages = lru_cache(maxsize=256)(message_type)
 
@@ -289,6 +291,10 @@ def _converted(payloads: Any, kind: MessageType) -> pa.RecordBatch:
     except BaseException as e:
         if isinstance(e, ValueError) or type(e).__name__ != "PanicException":
             raise
+        if _NO_VALUE in str(e):
+            raise ValueError(
+                "an entry of a map has no value: write the value, also if it is an empty message"
+            ) from None
         raise ValueError(f"the message cannot be decoded: {e}") from None
     require_one_of_each(rows.column, kind.fields)
     return rows

@@ -274,3 +274,14 @@ def test_values_of_enums_have_the_names_of_the_newest_schema() -> None:
     nested = parse_protobuf(ENUMS.replace("E e = 1; ", "") % "A = 1;", {})
     with pytest.raises(SchemaMismatchError, match=r"field 'n\[\]\.m\[\]' is enum without 'B'"):
         check_carries(nested, [("v1", parse_protobuf(ENUMS.replace("E e = 1; ", "") % "B = 2;", {}))], columns)
+
+
+def test_an_entry_of_a_map_without_its_value_is_refused_by_name() -> None:
+    own = parse_protobuf('syntax = "proto3"; message M { map<string, N> m = 1; message N { int32 a = 1; } }', {})
+    columns = columns_of_schema(own)
+    frame = b"\0\0\0\0\1\0"
+    whole, bare = frame + b"\x0a\x05\x0a\x01k\x12\x00", frame + b"\x0a\x03\x0a\x01k"
+    assert rows_of(FixedSchemas({1: own}), columns, whole).batch.to_pylist() == [{"m": [("k", {"a": 0})]}]
+    with pytest.raises(InvalidRecordError, match="an entry of a map has no value: write the value") as e:
+        rows_of(FixedSchemas({1: own}), columns, whole, bare, whole)
+    assert list(e.value.records) == [1]
