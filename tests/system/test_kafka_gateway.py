@@ -24,6 +24,7 @@ from kafka import KafkaConsumer, KafkaProducer
 
 import sparklog
 from sparklog.client.local import LocalBroker
+from tests.support.kafka_wire import KafkaWire
 from tests.support.waiting import PATIENCE_S, until
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -291,6 +292,10 @@ def test_topics_and_their_settings_are_administered(settings: dict[str, Any], to
         admin.create_topics([bad])[topic + "x"].result(PATIENCE_S)
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(PATIENCE_S)
     assert len(admin.list_topics(topic, PATIENCE_S).topics[topic].partitions) == 3
+    with KafkaWire(settings["bootstrap.servers"]) as wire:
+        answer = wire.ask("DescribeLogDirs", 4, {"topics": [{"topic": topic, "partitions": [0, 2, 9]}]})
+        partitions = [p["partition_index"] for d in answer["results"] for t in d["topics"] for p in t["partitions"]]
+        assert partitions == [0, 2], "empty ones are listed, too"
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     configs = admin.describe_configs([resource])[resource].result(PATIENCE_S)
     assert configs["retention.ms"].value == "60000" and not configs["retention.ms"].is_default

@@ -112,11 +112,14 @@ def test_an_error_response_is_an_event(error: type[SparklogError], ends_connecti
         response.result(DeleteTopicResponse)
 
 
-def test_a_refused_version_names_the_side_to_upgrade() -> None:
+@pytest.mark.parametrize(
+    ("versions", "remedy"), [((900, 901), "upgrade the client"), ((0, 0), "a version that it announces")]
+)
+def test_a_refused_version_names_the_remedy(versions: tuple[int, int], remedy: str) -> None:
     exchange = after_handshake()
     exchange.send(Api.DELETE_TOPIC, DELETE, "")
-    body = ErrorBody("too new", version_min=900, version_max=901)
-    with pytest.raises(UnsupportedVersionError, match="upgrade the client"):
+    body = ErrorBody("refused", version_min=versions[0], version_max=versions[1])
+    with pytest.raises(UnsupportedVersionError, match=remedy):
         receive(exchange, failure(UnsupportedVersionError.code, body)).result(DeleteTopicResponse)
 
 
