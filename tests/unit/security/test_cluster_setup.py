@@ -11,7 +11,7 @@ from sparklog.errors import InvalidConfigError
 from sparklog.security.cluster_setup import new_authority, places, retire_authority, secure_cluster_setup
 
 
-def test_the_only_authority_is_not_retired_and_a_third_is_not_made(tmp_path: Path) -> None:
+def test_the_only_authority_cannot_be_retired_nor_a_third_added(tmp_path: Path) -> None:
     now = datetime.datetime.now(datetime.UTC)
     secure_cluster_setup(tmp_path, places(["localhost"], 9292), "localhost:2181", now)
     authorities = tmp_path / "ca.pem"
