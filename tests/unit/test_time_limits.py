@@ -46,7 +46,6 @@ EXCEPTIONS = {
     "unit/client/producer/test_futures.py::test_two_threads_that_wait_for_the_same_futures_do_not_meet": EXPIRES,
     "unit/client/producer/test_idempotence.py::"
     "test_several_requests_of_a_partition_are_under_way_and_at_most_five_batches": EXPIRES,
-    "unit/client/producer/test_idempotence.py::test_a_call_that_fails_for_too_long_raises_its_last_error": EXPIRES,
     "unit/client/producer/test_producer.py::"
     "test_a_silent_broker_is_abandoned_after_the_request_timeout_and_retried": EXPIRES,
     "unit/client/producer/test_producer.py::test_buffer_memory_blocks_and_then_raises": EXPIRES,

@@ -12,7 +12,7 @@ from sparklog.client.net.reused_memory import KEPT_BYTES_MAX, ReusedMemory
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.producer.record_sizes import too_large
 from sparklog.format.batch import ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, encode_batch
-from sparklog.format.packed_batch import encode_packed_batch
+from sparklog.format.packed_batch import PACKED_ROWS_MIN, encode_packed_batch
 from sparklog.format.schema import timestamp_bounds_ms
 from sparklog.format.small_batch import SmallRows, encode_small_batch
 from sparklog.types import ProducerIdAndEpoch
@@ -55,7 +55,7 @@ class BatchEncoder:
 
     def _encode(self, batch: pa.RecordBatch, topic: TopicInfo, compression: str) -> EncodedBatch:
         attributes = ATTRIBUTE_LOG_APPEND_TIME if topic.log_append_time else 0
-        if topic.is_envelope and compression == "none":
+        if topic.is_envelope and compression == "none" and batch.num_rows >= PACKED_ROWS_MIN:
             packed = encode_packed_batch(
                 batch,
                 schema_id=topic.schema_id,

@@ -152,38 +152,33 @@ def test_deleting_compacting_and_rolling_is_no_exchange(tmp_path: Path) -> None:
     assert manager.close()
 
 
-class ChecksDuringRename(RealFiles):
-    """Files that begin a check on another thread as soon as a file has its new name."""
+class FilesUnderLock(RealFiles):
+    """Files that note whether a lock is held at each rename and check."""
 
     def __init__(self) -> None:
-        self.check: Callable[[], None] | None = None
-        self.thread: threading.Thread | None = None
+        self.is_held: Callable[[], bool] = lambda: True
+        self.calls: list[tuple[str, bool]] = []
 
     def rename(self, source: Path, target: Path) -> None:
+        self.calls.append(("rename", self.is_held()))
         super().rename(source, target)
-        if self.check is not None and self.thread is None:
-            self.thread = threading.Thread(target=self.check)
-            self.thread.start()
-            self.thread.join(0.2)  # it ends only if it does not wait for the new path
+
+    def check_in_place(self, path: Path, identity: FileIdentity) -> None:
+        self.calls.append(("check", self.is_held()))
+        super().check_in_place(path, identity)
 
 
-def test_a_check_while_a_compacted_segment_gets_its_name_sees_no_loss(tmp_path: Path) -> None:
-    """The log uses a compacted segment while it still has the ending `.swap`."""
-    files, errors = ChecksDuringRename(), []
+def test_no_check_comes_between_the_rename_of_a_compacted_segment_and_its_new_path(tmp_path: Path) -> None:
+    """The log uses a compacted segment while it still has the ending `.swap`. A check in between would see no file, and
+    the log directory would fail."""
+    files = FilesUnderLock()
     segment = LogSegment.create(files, tmp_path, SegmentInfo("events", "0" * 32, 0, 0, 1), SCHEMAS[1])
+    files.is_held = segment._lock.locked
     segment.move(tmp_path / "a.arrow.swap")
-
-    def check() -> None:
-        try:
-            segment.check_in_place()
-        except StorageError as e:
-            errors.append(e)
-
-    files.check = check
+    segment.check_in_place()
     segment.move(tmp_path / "a.arrow")
-    assert files.thread is not None
-    files.thread.join()
-    assert errors == []
+    segment.check_in_place()
+    assert set(files.calls) == {("rename", True), ("check", True)}
 
 
 def test_a_data_directory_beside_the_log_directories_is_looked_at(tmp_path: Path) -> None:
