@@ -50,8 +50,6 @@ class Layout(NamedTuple):
     """Position of the first node's numbers."""
     buffers: int
     """Position of the first buffer's numbers."""
-    compression: int
-    """Position of the BodyCompression table; 0 if there is none."""
 
 
 class Template(NamedTuple):
@@ -91,13 +89,11 @@ def layout_of(data: Bytes, position: int) -> Layout | None:
     nodes, buffers = (root_table(data, table_field(data, record_batch, field)) for field in (1, 2))
     if (_U32.unpack_from(data, nodes)[0], _U32.unpack_from(data, buffers)[0]) != (NODES, BUFFERS):
         return None
-    compression = table_field(data, record_batch, 3)
     return Layout(
         table_field(data, message, 3),
         table_field(data, record_batch, 0),
         nodes + 4,
         buffers + 4,
-        root_table(data, compression) if compression else 0,
     )
 
 
