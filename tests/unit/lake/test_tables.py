@@ -21,7 +21,13 @@ from sparklog.lake.columns import check_columns, check_partition_by, missing_col
 from sparklog.lake.delta_reader import TableFile
 from sparklog.lake.location import locations_above, normal_location
 from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
-from sparklog.lake.parquet_files import DAYS_MAX, DAYS_MIN, TEXT_STATISTIC_CHARS_MAX, DataFileWriter
+from sparklog.lake.parquet_files import (
+    DAYS_MAX,
+    DAYS_MIN,
+    DICTIONARY_BYTES_MAX,
+    TEXT_STATISTIC_CHARS_MAX,
+    DataFileWriter,
+)
 from sparklog.lake.small_files import FILES_MIN, files_to_merge
 from tests.support.cases import for_each
 
@@ -105,6 +111,16 @@ def rows(offsets: range, text: str | None = "a") -> pa.Table:
 def writer(directory: Path, partition_by: tuple[str, ...] = (), file_bytes: int = 1 << 30) -> DataFileWriter:
     files = SubTreeFileSystem(str(directory), LocalFileSystem())
     return DataFileWriter(files, SCHEMA, partition_by, file_bytes, name="00001", fsync=lambda _: None)
+
+
+def test_a_column_of_distinct_values_has_a_small_dictionary(tmp_path: Path) -> None:
+    made = writer(tmp_path)
+    distinct = pa.array(np.random.default_rng(1).random(100_000))
+    made.write(rows(range(100_000)).set_column(3, "x", distinct))
+    (file,) = made.close()
+    chunk = pq.ParquetFile(tmp_path / file.path).metadata.row_group(0).column(3)
+    assert {"PLAIN", "RLE_DICTIONARY"} <= set(chunk.encodings)
+    assert 0 < chunk.data_page_offset - chunk.dictionary_page_offset <= DICTIONARY_BYTES_MAX + 1024
 
 
 def test_dates_that_python_lacks_are_written_without_statistics(tmp_path: Path) -> None:
