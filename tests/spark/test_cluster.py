@@ -16,7 +16,7 @@ pytestmark = [
     pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper"),
 ]
 
-FAST = {"zookeeper.session.timeout.ms": 2_000, "replica.lag.time.max.ms": 3_000}
+FAST = {"zookeeper.session.timeout.ms": 6_000, "replica.lag.time.max.ms": 10_000}
 ROWS = 20_000
 ROUNDS = 4
 

@@ -240,7 +240,7 @@ def test_a_store_by_its_url_and_other_settings(broker: LocalBroker, admin: Admin
 def test_a_cluster_is_backed_up_without_one_of_its_brokers_and_restored_into_another(tmp_path: Path) -> None:
     store = ObjectStore((tmp_path / "store").as_uri())
     (tmp_path / "store").mkdir()
-    settings = {"zookeeper.session.timeout.ms": 2_000}
+    settings = {"zookeeper.session.timeout.ms": 6_000}
     with start_cluster(3, tmp_path / "old", settings=settings) as old:
         address = old.bootstrap_servers
         with Admin(address) as admin, Producer(address) as producer:

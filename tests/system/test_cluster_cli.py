@@ -62,7 +62,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def started(directory: Path) -> Iterator[Started]:
-    made = Started(directory, "--brokers", "3", "--config", "zookeeper.session.timeout.ms=2000")
+    made = Started(directory, "--brokers", "3", "--config", "zookeeper.session.timeout.ms=6000")
     yield made
     if made.process.poll() is None:
         made.stop()

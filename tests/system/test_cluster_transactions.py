@@ -18,7 +18,7 @@ from sparklog.types import FENCING_TOKENS_ID, TRANSACTION_STATE_TOPIC, TopicPart
 pytestmark = pytest.mark.skipif(not has_java(), reason="there is no Java: install one to run ZooKeeper")
 
 PARTITIONS = 6
-FAST = {"zookeeper.session.timeout.ms": 2_000, "replica.lag.time.max.ms": 3_000}
+FAST = {"zookeeper.session.timeout.ms": 6_000, "replica.lag.time.max.ms": 10_000}
 
 
 @pytest.fixture

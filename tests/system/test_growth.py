@@ -33,7 +33,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperPro
 def start(directory: Path, port: int, connect: str = "", broker_id: int = 0, **more: Any) -> sparklog.LocalBroker:
     settings = {"broker.id": broker_id, **more}
     if connect:
-        settings |= {"zookeeper.connect": connect, "zookeeper.session.timeout.ms": 2_000}
+        settings |= {"zookeeper.connect": connect, "zookeeper.session.timeout.ms": 6_000}
     started = sparklog.start_local(directory, listen=f"127.0.0.1:{port}", settings=settings, timeout_s=60)
     assert isinstance(started, sparklog.LocalBroker)
     return started

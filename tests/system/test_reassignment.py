@@ -31,8 +31,8 @@ EVENTS = [TopicPartition("events", p) for p in range(3)]
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sparklog.LocalCluster]:
     settings = {
-        "zookeeper.session.timeout.ms": 2_000,
-        "replica.lag.time.max.ms": 5_000,
+        "zookeeper.session.timeout.ms": 6_000,
+        "replica.lag.time.max.ms": 10_000,
         "replica.fetch.backoff.ms": 100,
     }
     directory = tmp_path_factory.mktemp("cluster")

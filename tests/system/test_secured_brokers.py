@@ -34,7 +34,7 @@ from tests.support.waiting import until_reached
 from tests.system.secure_broker import now, write_identity
 
 SETTINGS = {
-    "zookeeper.session.timeout.ms": 2_000,
+    "zookeeper.session.timeout.ms": 6_000,
     "replica.lag.time.max.ms": 10_000,
     "replica.fetch.backoff.ms": 100,
     "ssl.reload.interval.ms": 200,
