@@ -150,14 +150,14 @@ class ReplicaPlaces:
         for spec in specs:
             owner = spec.owner
             self._storage.logs.removal.remove_replicas(
-                _is_of(owner.topic_id), [owner.directory_name], ending=STRAY_ENDING
+                _is_of(owner.topic_id), [owner.topic_partition], ending=STRAY_ENDING
             )
 
     def _create(self, specs: list[PartitionSpec]) -> None:
         """Remove files of earlier assignments, and create the logs. Runs on the admin thread."""
         for spec in specs:
             owner = spec.owner
-            self._storage.logs.removal.remove_replicas(_is_of(owner.topic_id), [owner.directory_name])
+            self._storage.logs.removal.remove_replicas(_is_of(owner.topic_id), [owner.topic_partition])
         self._storage.logs.creation.create_partitions(specs)
 
     def _clear(self, image: ClusterImage) -> None:

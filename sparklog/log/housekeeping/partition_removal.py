@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from sparklog.errors import SparklogError
 from sparklog.format.checkpoint import PartitionMeta
@@ -48,22 +48,27 @@ class PartitionRemoval:
                 place.points[owner.directory_name] = points_of(log)
             log.mark_deleted(error)
         self.remove_replicas(
-            lambda candidate, _: candidate.topic_id == owner.topic_id, [owner.directory_name], ending=ending
+            lambda candidate, _: candidate.topic_id == owner.topic_id, [owner.topic_partition], ending=ending
         )
 
     def remove_replicas(
         self,
         is_elsewhere: Callable[[PartitionMeta, int], bool],
-        names: Iterable[str] | None = None,
+        partitions: Sequence[TopicPartition] | None = None,
         *,
         ending: str = REMOVED_ENDING,
     ) -> int:
         """Move aside the partition directories for which `is_elsewhere` returns True, and return their number. Only
-        directories of `names` count (None: all), and none whose partition has a log here, open or offline.
+        those of `partitions` count (None: all), and none whose partition has a log here, open or offline.
         `is_elsewhere` gets the owner and the leader epoch of the newest records (-1: unknown). `purge` unlinks the
         directories, unless `ending` is STRAY_ENDING. Raises StorageError."""
-        open_here = {str(tp) for tp in [*self._table.logs, *self._table.offline]}
-        chosen = None if names is None else set(names)
+        logs, offline = self._table.logs, self._table.offline
+        chosen: set[str] | None = None
+        open_here: set[str] = set()
+        if partitions is None:
+            open_here = {str(tp) for tp in [*logs, *offline]}
+        else:
+            chosen = {str(tp) for tp in partitions if tp not in logs and tp not in offline}
         count = 0
         for directory in self._directories.live:
             for name in directory.entries() if chosen is None else chosen:
