@@ -100,19 +100,19 @@ class Partitions:
     def opened(self, topic: Topic, role_of: RoleOf, first: int = 0) -> Iterator[Partition]:
         """Yield a topic's partitions from number `first` on, with their logs. `add` or `grow` then serves them.
         `role_of`: creates the broker's role for a partition."""
-        open_logs, offline = self._table.logs, self._table.offline
         for number in range(first, topic.partitions):
             key = TopicPartition(topic.name, number)
+            log = self._table.find(key)
             yield Partition(
                 key,
                 topic.topic_id,
-                replicas=role_of(key, open_logs.get(key)),
+                replicas=role_of(key, log),
                 thread=self._io.index_of(topic.name, number),
                 fetches=self.fetches,
                 produces=self.produces,
                 traffic=self.traffic.of(topic.name),
-                log=open_logs.get(key),
-                error=offline.get(key),
+                log=log,
+                error=self._table.error_of(key),
             )
 
     def add(self, topic: Topic, partitions: Iterable[Partition]) -> None:

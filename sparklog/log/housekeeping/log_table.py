@@ -45,9 +45,17 @@ class LogTable:
             raise UnknownTopicOrPartitionError(f"no partition {tp} here")
         return log
 
+    def has(self, tp: TopicPartition) -> bool:
+        """Return True for a partition with a log, open or offline."""
+        return tp in self._logs or tp in self._offline
+
     def find(self, tp: TopicPartition) -> PartitionLog | None:
         """Return the partition's log; None if it is not open."""
         return self._logs.get(tp)
+
+    def error_of(self, tp: TopicPartition) -> SparklogError | None:
+        """Return the reason why the partition is offline; None if it is not."""
+        return self._offline.get(tp)
 
     def location_of(self, tp: TopicPartition) -> tuple[Path, str]:
         """Return the log directory the partition is in, and that directory's id. Raises

@@ -62,13 +62,9 @@ class PartitionRemoval:
         those of `partitions` count (None: all), and none whose partition has a log here, open or offline.
         `is_elsewhere` gets the owner and the leader epoch of the newest records (-1: unknown). `purge` unlinks the
         directories, unless `ending` is STRAY_ENDING. Raises StorageError."""
-        logs, offline = self._table.logs, self._table.offline
-        chosen: set[str] | None = None
-        open_here: set[str] = set()
-        if partitions is None:
-            open_here = {str(tp) for tp in [*logs, *offline]}
-        else:
-            chosen = {str(tp) for tp in partitions if tp not in logs and tp not in offline}
+        table = self._table
+        chosen = None if partitions is None else {str(tp) for tp in partitions if not table.has(tp)}
+        open_here = {str(tp) for tp in [*table.logs, *table.offline]} if partitions is None else set()
         count = 0
         for directory in self._directories.live:
             for name in directory.entries() if chosen is None else chosen:
