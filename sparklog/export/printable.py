@@ -158,7 +158,7 @@ def cells(column: Any) -> list[str]:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # nan, inf, -inf, as in CSV
+    if isinstance(value, float):
+        return str(value)  # also nan, inf and -inf, as in CSV
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode().strip('"')
     return text if len(text) <= _CELL_CHARS_MAX else text[: _CELL_CHARS_MAX - 1] + "…"

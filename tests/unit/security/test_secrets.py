@@ -138,6 +138,12 @@ def test_names_that_are_sensitive() -> None:
         assert not is_sensitive(name), name
 
 
+def test_a_single_line_of_a_secret_is_hidden_if_it_is_long() -> None:
+    short, long = "BEGIN OF THE KEY", "BEGIN OF THE KEYS"
+    redacted = redact(f"{short}; {long}", [Secret(f"{short}\n{long}\nwithout an end")])
+    assert redacted == f"{short}; {HIDDEN}"
+
+
 @given(st.text("abcé\"'\\/ \n", min_size=4), st.text("0123456789"), st.text("0123456789"))
 def test_redaction_takes_every_form_out(value: str, before: str, after: str) -> None:
     text = f"{before}{value}{after}"
