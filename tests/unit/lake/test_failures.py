@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment import fault_points
 from sparklog.errors import (
     BrokerNotAvailableError,
@@ -24,6 +25,7 @@ from sparklog.lake.delta_commit import DeltaCommitter
 from sparklog.lake.delta_errors import CommitConflictError, check_clear_text, lasting_cause, text_of
 from sparklog.lake.delta_snapshot import DeltaSnapshot
 from sparklog.lake.parquet_files import DataFile
+from sparklog.lake.rules import PartitionEnds
 from sparklog.lake.settings import LakeSettings
 from sparklog.lake.worker.round_files import RoundFiles
 from sparklog.lake.worker.worker import STANDBY_INTERVALS, LakeWorker, _Topic
@@ -224,6 +226,29 @@ def test_files_of_an_upsert_that_another_writer_overtook_are_removed(
     assert not overtaken
     assert len(files(path)) == 2  # the first file, and the one that has replaced it
     assert sorted(r["n"] for r in DeltaTable(path).to_pyarrow_table().to_pylist()) == [1, 2]
+
+
+class LateLog(ModelLog):
+    """A log whose answer for a round is older than the table that the round opens."""
+
+    def __init__(self, other: ModelLog, late_rows: int) -> None:
+        super().__init__(other.schema)
+        self.rows = other.rows
+        self.late_rows = late_rows
+
+    def ends_and_topic(self, info: TopicInfo) -> tuple[dict[int, PartitionEnds], TopicInfo]:
+        late, self.late_rows = self.late_rows, len(self.rows[0])
+        return {0: PartitionEnds(0, late, late)}, self.newest(info.name)
+
+
+def test_only_a_second_answer_of_the_log_proves_that_it_has_lost_records(tmp_path: Path) -> None:
+    log, settings = ModelLog(SCHEMA), settings_at(tmp_path / "table")
+    log.rows[0] = [{"id": i, "n": 1} for i in range(3)]
+    run_round(log, settings)
+    assert run_round(LateLog(log, 2), settings).next_offsets == {0: 3}
+    log.rows[0].pop()
+    with pytest.raises(LakePausedError, match="the log has lost records"):
+        run_round(LateLog(log, 2), settings)
 
 
 # A lake worker, without brokers
