@@ -106,6 +106,7 @@ def test_keys_are_read_by_the_rules_for_values_as_text() -> None:
         "x": pa.array([float("nan")]),
         "span": pa.array([86_400_000_000], pa.duration("us")),
         "blob": pa.array([b"\xff"]),
+        "plain": pa.array([b"5 {"]),
         "ok": pa.array([True]),
     }
     data = pa.table(columns)
@@ -115,7 +116,14 @@ def test_keys_are_read_by_the_rules_for_values_as_text() -> None:
 
     assert is_hit(("price", "n"), "[12345678901234567890.12, 16]")
     assert not is_hit(("price", "n"), "[12345678901234567890.13, 16]")
-    for name, text in (("x", "nan"), ("span", "P1D"), ("blob", '{"base64":"/w=="}'), ("ok", "true"), ("n", "16.0")):
+    for name, text in (
+        ("x", "nan"),
+        ("span", "P1D"),
+        ("blob", '{"base64":"/w=="}'),
+        ("plain", "5 {"),
+        ("ok", "true"),
+        ("n", "16.0"),
+    ):
         assert is_hit((name,), text), name
     for name, text in (("n", "0x10"), ("ok", "1"), ("span", "1")):
         with pytest.raises(typer.BadParameter, match="--key"):

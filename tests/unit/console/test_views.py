@@ -167,6 +167,8 @@ def test_names_that_begin_so_come_first() -> None:
 def test_a_line_of_the_topics() -> None:
     row = topic_row(TOPIC, Rate(1, 2), [watched("a", 5), watched("b", 9), watched("c", None)])
     assert (row.records, row.size_bytes, row.remote_size_bytes, row.groups, row.lag) == (150, 4000, 500, 3, 9)
+    empty = dataclasses.replace(TOPIC.partition_details[0], log_start_offset=0, high_watermark=0)
+    assert topic_row(dataclasses.replace(TOPIC, partition_details=(empty,)), None, []).records == 0
     offline = dataclasses.replace(TOPIC.partition_details[0], high_watermark=-1, size_bytes=-1)
     broken = dataclasses.replace(TOPIC, partition_details=(offline, TOPIC.partition_details[1]))
     assert (topic_row(broken, None, []).records, topic_row(broken, None, []).lag) == (None, None)
