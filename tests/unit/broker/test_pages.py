@@ -13,6 +13,7 @@ import pytest
 from sparklog_broker.broker import Broker
 from sparklog_broker.config import make_config
 from sparklog_broker.handlers import groups as group_handlers
+from sparklog_broker.handlers import quotas as quota_handlers
 from sparklog_broker.handlers import transactions as transaction_handlers
 from sparklog_broker.handlers.metadata import metadata
 from sparklog_broker.handlers.schemas import alter_schema
@@ -21,6 +22,7 @@ from sparklog_broker.request_context import RequestContext
 from sparklog.errors import ResponseTooLargeError
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol import group_messages as g
+from sparklog.protocol import quota_messages as q
 from sparklog.protocol import transaction_messages as t
 from sparklog.protocol.apis import Api
 from sparklog.protocol.topic_messages import AlterSchemaRequest, AlterSchemaResponse, MetadataRequest, MetadataResponse
@@ -154,6 +156,28 @@ def test_the_members_of_a_large_group(tmp_path: Path) -> None:
         assert pages > 2
         with pytest.raises(ResponseTooLargeError, match="newer client"):
             await group_handlers.describe_groups(g.DescribeGroupsRequest(["g"]), NOTHING, context)
+
+    run(tmp_path, scenario)
+
+
+def test_quotas(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        users = [f"{'u' * 200}{i:03d}" for i in range(600)]
+        alterations = [q.QuotaAlteration(user, None, {"max_connections": 5.0}) for user in users]
+        await quota_handlers.alter_client_quotas(q.AlterClientQuotasRequest(alterations), NOTHING, context)
+        found: list[str | None] = []
+        after, pages = "", 0
+        while True:
+            answer = await quota_handlers.describe_client_quotas(q.DescribeClientQuotasRequest(after), NOTHING, context)
+            page = sent(Api.DESCRIBE_CLIENT_QUOTAS, answer, q.DescribeClientQuotasResponse)
+            found += [entry.user for entry in page.entries]
+            pages += 1
+            if not page.more:
+                break
+            after = q.page_key(page.entries[-1])
+        assert len(found) == len(users)
+        assert set(found) == set(users)
+        assert pages > 2
 
     run(tmp_path, scenario)
 
