@@ -45,8 +45,12 @@ def with_gateway(body: Callable[[Gateway], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_the_claim_is_kept_on_the_own_connection_or_on_that_of_a_client() -> None:
+def test_the_claim_is_kept_on_the_own_connection_or_on_that_of_a_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(*_: Any) -> None:
+        raise AssertionError("a connection too many")
+
     async def body(gateway: Gateway) -> None:
+        monkeypatch.setattr(gateway, "connect", refuse)
         assert gateway.is_started_by_hand
         await gateway.keep_claim([])
         client, other, own = Connection(), Connection(), Connection()
