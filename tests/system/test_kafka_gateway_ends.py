@@ -137,6 +137,31 @@ def test_offsets_that_are_announced_open_a_transaction(kafka: LocalBroker) -> No
         assert wire.ask_coordinator("AddOffsetsToTxn", 3, body | {"producer_epoch": epoch + 9})["error_code"] != OK
 
 
+def test_offsets_of_a_transaction_need_a_member_only_if_they_name_one(kafka: LocalBroker) -> None:
+    settings = {"bootstrap.servers": kafka.kafka_bootstrap_servers, "log_level": 0}
+    consumer = Consumer({**settings, "group.id": "joined"})
+    consumer.subscribe(["ends"])
+    until(lambda: consumer.poll(0.1) is None and bool(consumer.assignment()), "a member")
+    topics = [{
+        "name": "ends",
+        "partitions": [{"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}],
+    }]  # fmt: skip
+    with KafkaWire(kafka.kafka_bootstrap_servers) as wire:
+        producer_id, epoch = RawProducer(wire, "joined", V1).identity
+        identity = {
+            "transactional_id": "joined",
+            "producer_id": producer_id,
+            "producer_epoch": epoch,
+            "group_id": "joined",
+        }
+        assert wire.ask_coordinator("AddOffsetsToTxn", 3, identity)["error_code"] == OK
+        for member_id, generation, code in (("", -1, OK), ("other", 1, Kafka.UNKNOWN_MEMBER_ID)):
+            member = {"member_id": member_id, "generation_id": generation, "group_instance_id": None, "topics": topics}
+            (answer,) = wire.ask_coordinator("TxnOffsetCommit", 3, identity | member)["topics"][0]["partitions"]
+            assert answer["error_code"] == code
+    consumer.close()
+
+
 def test_offsets_of_a_transaction_that_an_operator_aborts_do_not_stop_their_producer(kafka: LocalBroker) -> None:
     """librdkafka requests a new epoch after an error of AddPartitionsToTxn, Produce and EndTxn only, and a transaction
     of offsets needs only the last one."""
