@@ -217,7 +217,7 @@ def _failed_tests(broken: list[Break], tests: tuple[str, ...], tree: Path) -> tu
             _write(tree / file, source)
     if ran.returncode not in (0, 1, 2):
         raise RuntimeError(f"pytest ended with {ran.returncode}: {ran.stdout[-2000:]}{ran.stderr[-2000:]}")
-    failed = tuple(re.findall(r"(?m)^(?:FAILED|ERROR) (\S+(?:::\S+?)?)(?: - .*)?$", ran.stdout))
+    failed = tuple(re.findall(r"(?m)^(?:FAILED|ERROR|SUBFAILED.*?) (\S+\.py(?:::\S+?)?)(?: - .*)?$", ran.stdout))
     return failed or (tests if ran.returncode else ())
 
 
