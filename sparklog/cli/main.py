@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from sparklog.environment.imports import keep_pandas_out
 from sparklog.environment.streams import prepare
 
 BROKER_OPTIONS = (
@@ -19,6 +20,7 @@ BROKER_OPTIONS = (
 def run() -> None:
     """Run the command line of this process and exit with its code."""
     prepare()
+    keep_pandas_out()
     arguments = sys.argv[1:]
     if is_plain_broker(arguments):
         from sparklog_broker.main import main

@@ -10,8 +10,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
-from sparklog.environment.imports import keep_pandas_out
-
 LOG_FORMAT = "%(levelname)s %(name)s: %(message)s"
 
 
@@ -33,8 +31,6 @@ def run_worker(
     """Run a worker until a signal, or with `once` until it has worked once on `names` (None: all). Returns the errors
     by name. Raises SparklogError."""
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
-    if end_with_parent:
-        keep_pandas_out()
     worker = create()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: worker.stop())
