@@ -17,7 +17,6 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
 from sparklog.errors import InvalidConfigError, LakeUnavailableError
 from sparklog.lake.columns import same_type
@@ -226,6 +225,8 @@ class History:
         if it would not read exactly these rows: the table has deletion vectors, partition columns or files of other
         writers, files of a partition overlap, a file has offsets outside of its partition's span, or a column is
         missing."""
+        import pyarrow.dataset as ds  # imports pandas, which takes a Python worker of Spark 0.2 s of processor time
+
         self._masks = self._table.deletion_masks() if self._masks is None else self._masks
         files = [f for f in self._files if f.partition is None or f.partition in spans]
         if self._masks or self._table.partition_columns:

@@ -1,9 +1,10 @@
-"""What the daemons' processes do not import."""
+"""What processes without users' data frames do not import."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -21,9 +22,16 @@ def test_arrow_converts_values_without_pandas() -> None:
     subprocess.run([sys.executable, "-c", CONVERSION], check=True)
 
 
-@pytest.mark.parametrize("module", ["sparklog.gateway", "sparklog_broker"])
-def test_a_daemon_starts_without_pandas(module: str) -> None:
-    command = [sys.executable, "-X", "importtime", "-m", module, "--help"]
+@pytest.mark.parametrize(
+    "start",
+    [
+        ("-m", "sparklog.gateway", "--help"),
+        ("-m", "sparklog_broker", "--help"),
+        ("-c", "import pyspark_sparklog.source.reader"),
+    ],
+)
+def test_a_process_starts_without_pandas(start: Sequence[str]) -> None:
+    command = [sys.executable, "-X", "importtime", *start]
     imports = subprocess.run(command, check=True, capture_output=True, text=True).stderr
     assert "pyarrow" in imports
     assert "pandas.core" not in imports
