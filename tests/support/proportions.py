@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import io
 import re
 import sys
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -99,23 +101,21 @@ def long_functions(path: Path) -> Iterator[Item]:
 
 def large_classes(path: Path) -> Iterator[Item]:
     """Yield the classes with more than CLASS_METHODS_MAX methods."""
-    for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.ClassDef):
-            size = sum(isinstance(part, Function) for part in node.body)
-            if size > CLASS_METHODS_MAX:
-                yield Item(f"{name_of(path)}::{node.name}", size)
+    for node in _classes(path):
+        size = sum(isinstance(part, Function) for part in node.body)
+        if size > CLASS_METHODS_MAX:
+            yield Item(f"{name_of(path)}::{node.name}", size)
 
 
 def late_attributes(path: Path) -> Iterator[Item]:
     """Yield the attributes that a class sets first outside of `__init__`, with the line of the first assignment."""
-    for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.ClassDef):
-            early = set(_all_declared(path, node))
-            for method in (part for part in node.body if isinstance(part, Function) and part.name != "__init__"):
-                for name, line in _assigned(method):
-                    if name not in early:
-                        early.add(name)
-                        yield Item(f"{name_of(path)}::{node.name}.{name}", line)
+    for node in _classes(path):
+        early = set(_all_declared(path, node))
+        for method in (part for part in node.body if isinstance(part, Function) and part.name != "__init__"):
+            for name, line in _assigned(method):
+                if name not in early:
+                    early.add(name)
+                    yield Item(f"{name_of(path)}::{node.name}.{name}", line)
 
 
 def _all_declared(path: Path, node: ast.ClassDef) -> Iterator[str]:
@@ -123,18 +123,28 @@ def _all_declared(path: Path, node: ast.ClassDef) -> Iterator[str]:
     yield from _declared(node)
     for base in (part.id for part in node.bases if isinstance(part, ast.Name)):
         for origin in (path, *_origins_of(path, base)):
-            for other in ast.walk(_tree(origin)):
-                if isinstance(other, ast.ClassDef) and other.name == base:
+            for other in _classes(origin):
+                if other.name == base:
                     yield from _all_declared(origin, other)
 
 
 def _origins_of(path: Path, name: str) -> Iterator[Path]:
     """Yield the product's module from which the module at `path` imports `name`."""
-    for node in ast.walk(_tree(path)):
-        if isinstance(node, ast.ImportFrom) and any(alias.name == name for alias in node.names):
+    for node in _imports(path):
+        if any(alias.name == name for alias in node.names):
             module = (node.module or "").replace(".", "/") + ".py"
             roots = (ROOT, *(ROOT / folder for folder in PRODUCT))
             yield from (root / module for root in roots if (root / module).exists())
+
+
+@functools.cache
+def _classes(path: Path) -> list[ast.ClassDef]:
+    return [node for node in ast.walk(_tree(path)) if isinstance(node, ast.ClassDef)]
+
+
+@functools.cache
+def _imports(path: Path) -> list[ast.ImportFrom]:
+    return [node for node in ast.walk(_tree(path)) if isinstance(node, ast.ImportFrom)]
 
 
 def _declared(node: ast.ClassDef) -> Iterator[str]:
@@ -184,9 +194,33 @@ def is_vague(identifier: str) -> bool:
     return any(word.lower() in VAGUE_WORDS for word in words)
 
 
-@functools.cache
 def _tree(path: Path) -> ast.Module:
+    """Return a module's tree. Those of the product, which all counts read, are kept."""
+    return _parsed(path) if path.is_relative_to(ROOT / "tests") else _kept_tree(path)
+
+
+@functools.cache
+def _kept_tree(path: Path) -> ast.Module:
+    return _parsed(path)
+
+
+def _parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@contextmanager
+def kept_trees() -> Iterator[None]:
+    """Keep the trees of the product's modules during the block, and start no garbage collection, which would walk over
+    millions of nodes."""
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        for cache in (_kept_tree, _classes, _imports):
+            cache.cache_clear()
+        if is_collecting:
+            gc.enable()
 
 
 def code_lines(path: Path) -> int:
@@ -208,6 +242,11 @@ def code_lines(path: Path) -> int:
 
 def main() -> int:
     """Print the counts."""
+    with kept_trees():
+        return _print_counts()
+
+
+def _print_counts() -> int:
     product, tests, campaigns = product_files(), files_of_tests(), campaign_files()
     print(f"product lines        {lines_of(product):>8}   of code {sum(map(code_lines, product))}")
     for name, count in sorted(_by_part(product).items(), key=lambda entry: -entry[1]):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+
+import pytest
 
 from tests.support.cases import for_each
 from tests.support.proportions import (
@@ -11,6 +13,7 @@ from tests.support.proportions import (
     campaign_files,
     files_of_tests,
     is_vague,
+    kept_trees,
     large_classes,
     late_attributes,
     long_files,
@@ -44,6 +47,12 @@ LATE_ATTRIBUTES = {
 }
 VAGUE_IDENTIFIERS_MAX = 89
 VAGUE_TEST_NAMES_MAX = 0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def trees() -> Iterator[None]:
+    with kept_trees():
+        yield
 
 
 def places(items: Iterable[Item]) -> set[str]:
