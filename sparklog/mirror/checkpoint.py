@@ -159,9 +159,14 @@ def plan_move(files: Mapping[int, OffsetFile], committed: set[int], copies: Mapp
     ends = [read_source_end(line) for line in files[batch].sources]
     topics: dict[str, tuple[str, str]] = {}
     remarks, failures, checked = [], [], []
+    goes_on, unknown = False, []
     for number, end in enumerate(ends):
         moved, reason = _judge_source(end, copies)
         topics |= moved
+        if end is not None and not end.ids:
+            is_unknown = any(name not in copies for name in end.positions)
+            goes_on |= not is_unknown
+            unknown += [reason] if is_unknown else []
         if end is not None and (moved or not end.ids):
             checked.append(number)
         if reason:
@@ -169,6 +174,7 @@ def plan_move(files: Mapping[int, OffsetFile], committed: set[int], copies: Mapp
             failures += [reason] if end is not None and end.ids else []
     if all(end is None for end in ends):
         raise InvalidConfigError("no source of the query reads topics: there is nothing to move")
+    failures += [] if goes_on else unknown
     if not topics and failures:
         raise InvalidConfigError(f"nothing in the checkpoint can move: {'; '.join(failures)}")
     texts = {number: _with_ids(file, topics).text() for number, file in files.items()}
@@ -188,6 +194,11 @@ def _judge_source(end: SourceEnd | None, copies: Mapping[str, TopicCopy]) -> tup
     if end is None:
         return {}, "it has no topics"
     if not end.ids:
+        absent = [name for name in end.positions if name not in copies]
+        if absent:
+            names = ", ".join(map(repr, absent[:NAMED_MAX]))
+            more = f" and {len(absent) - NAMED_MAX} more" if len(absent) > NAMED_MAX else ""
+            return {}, f"its offsets have no topic ids, and there is no topic {names}{more} there"
         return {}, (
             'its offsets have no topic ids, such as those of format("kafka"), and need none: format("sparklog") goes '
             "on with them"

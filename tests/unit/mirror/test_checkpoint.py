@@ -106,6 +106,11 @@ def test_offsets_without_ids_need_no_change() -> None:
     assert move.checks == {TopicPartition("orders", 0): PositionCheck(5, 5)}
 
 
+def test_a_source_of_another_cluster_stays_beside_one_that_goes_on() -> None:
+    move = plan_move({0: file('{"orders":{"0":5}}', '{"elsewhere":{"0":4}}')}, {0}, COPIES)
+    assert move.files == {} and "no topic 'elsewhere' there" in move.remarks[1]
+
+
 @for_each(
     "source, words",
     [
@@ -114,6 +119,7 @@ def test_offsets_without_ids_need_no_change() -> None:
         (line({"elsewhere": {"0": 4}}, {"elsewhere": OTHER}), "topic 'elsewhere' does not exist there"),
         (line({"own": {"0": 4}}, {"own": OTHER}), "topic 'own' there is no copy"),
         (line({"orders": {"0": 4}, "own": {"0": 1}}, {"orders": A, "own": OTHER}), "A source reads one cluster"),
+        ('{"elsewhere":{"0":4},"orders":{"0":1}}', "no topic ids, and there is no topic 'elsewhere' there"),
         ('{"logOffset":3}', "no source of the query reads topics"),
         ("-", "no source of the query reads topics"),
         (json.dumps({"orders": {"0": -1}, IDS: {"orders": A}}), "no positions"),
