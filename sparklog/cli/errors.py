@@ -130,6 +130,9 @@ _REGISTRY_HINTS = (
 )
 """Hints for the commands of `sparklog schema`, by a part of the message. Other refusals of the registry need none."""
 
+_SOURCE_IS_AWAY = (errors.BrokerNotAvailableError, errors.RequestTimedOutError, errors.LeaderNotAvailableError)
+"""Errors of a mirror's source that is another cluster than the one of the command."""
+
 _COMMAND = re.compile(r"`([^`]*)`")
 _NAMED = re.compile(r"\b(topic|group|user) '([^']+)'")
 _PLACEHOLDERS = {"topic": ("TOPIC", "NAME"), "group": ("GROUP",), "user": ("NAME",)}
@@ -149,6 +152,9 @@ def next_step(error: SparklogError, command: str = "") -> str:
     message = str(error)
     if command.startswith("schema") and isinstance(error, errors.BrokerNotAvailableError | errors.InvalidRequestError):
         return next((hint for part, hint in _REGISTRY_HINTS if part in message), "")
+    if command.startswith("mirror") and "the source" in message and isinstance(error, _SOURCE_IS_AWAY):
+        way = "; `--now` promotes the topics with the records that they have" if command == "mirror promote" else ""
+        return f"is the source running, and is its address right?{way}"
     if isinstance(error, errors.InvalidConfigError | errors.PolicyViolationError) and (
         "sparklog " in message or "pip install" in message
     ):

@@ -151,7 +151,7 @@ def create(
         "bytes_per_second": 0 if throttle is None else parse_size_bytes(throttle, "--throttle"),
     }
     if dry_run:
-        _plan(bootstrap_servers, name, options, format)
+        _plan(bootstrap_servers, name, options, refused_max, format)
         return
     with open_admin(bootstrap_servers) as admin:
         mirror = admin.create_mirror(name, refused_max=refused_max, **options)
@@ -161,14 +161,17 @@ def create(
     )
 
 
-def _plan(bootstrap_servers: str, name: str, options: dict[str, Any], format: TableFormat) -> None:
+def _plan(
+    bootstrap_servers: str, name: str, options: dict[str, Any], refused_max: int | None, format: TableFormat
+) -> None:
     """Ask the source, and print the topics that the mirror would create."""
-    from sparklog.client.admin.mirror_admin import mirror_definition
+    from sparklog.client.admin.mirror_admin import check_refused_max, mirror_definition
     from sparklog.client.admin.mirror_estimate import estimate_mirror
     from sparklog.client.admin.mirror_plan import open_source, plan_mirror, require_topics
     from sparklog.client.net.cluster import cluster
 
     definition = mirror_definition(name, **options)
+    check_refused_max(definition, refused_max)
     here = cluster(bootstrap_servers, client_security()).topic_infos(timeout_ms=timeout_ms())
     source = open_source(definition, timeout_ms())
     try:
@@ -266,7 +269,9 @@ def status(
     with open_admin(bootstrap_servers) as admin:
         mirrors = [mirror for mirror in admin.describe_mirrors() if name in (None, mirror.name)]
     if name is not None and not mirrors:
-        raise InvalidConfigError(f"there is no mirror {name!r}, or all its topics are promoted")
+        raise InvalidConfigError(
+            f"there is no mirror {name!r}, or all its topics are promoted; 'sparklog mirror status' lists the mirrors"
+        )
     if format is TableFormat.json:
         import json
         from dataclasses import asdict
@@ -295,7 +300,8 @@ def _print_mirror(mirror: MirrorDescription) -> None:
             print(f"paused  {topic.topic}: {printable(topic.reason, REASON_CHARS_MAX)}")
         elif topic.error:
             print(f"error   {topic.topic}: {printable(topic.error, REASON_CHARS_MAX)}")
-    if not any(topic.is_reported for topic in mirror.topics):
+    running = [topic for topic in mirror.topics if topic.state == "running"]
+    if running and not any(topic.is_reported for topic in running):
         print("worker  none has reported: start one with `sparklog mirror run`, or set mirror.worker.enable")
     numbers = ("partition", "source end", "end here", "lag", "behind", "lost", "refused")
     table = console.table("topic", "state", *numbers, right=numbers)

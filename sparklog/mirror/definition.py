@@ -41,6 +41,7 @@ SOURCE_NAME_CHARS_MAX = 249
 LOST_RANGES_MAX = 200
 """Largest number of lost ranges that a topic's setting lists; later ones are only in the worker's log."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
+_PORT = re.compile(r":\d+$")
 
 
 class TopicColumns(Struct, frozen=True):
@@ -225,7 +226,7 @@ def check_definition(definition: MirrorDefinition) -> None:
             f"mirror {definition.name!r}: a name has 1 to {NAME_CHARS_MAX} letters, digits, dots, hyphens and "
             "underscores"
         )
-    if not definition.source.startswith((KAFKA, SPARKLOG)) or not definition.bootstrap_servers:
+    if not definition.source.startswith((KAFKA, SPARKLOG)) or not _has_addresses(definition):
         raise InvalidConfigError(
             f"source {definition.source!r}: use {KAFKA}HOST:PORT for a Kafka cluster or {SPARKLOG}HOST:PORT for a sparklog "
             f"cluster, several brokers with commas: {KAFKA}a:9092,b:9092"
@@ -235,6 +236,13 @@ def check_definition(definition: MirrorDefinition) -> None:
     for pattern in (definition.topics, definition.groups):
         matcher(pattern)
     _check_columns(definition)
+
+
+def _has_addresses(definition: MirrorDefinition) -> bool:
+    """Return False for a source without an address, or with an address of Kafka without a port, which has no default
+    there."""
+    parts = [part.strip() for part in definition.bootstrap_servers.split(",") if part.strip()]
+    return bool(parts) and (definition.is_of_sparklog or all(map(_PORT.search, parts)))
 
 
 def _check_columns(definition: MirrorDefinition) -> None:

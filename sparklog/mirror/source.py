@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from sparklog.errors import SparklogError
+from sparklog.errors import SparklogError, UnknownTopicOrPartitionError
 from sparklog.mirror.placing import Placed
-from sparklog.mirror.rules import EpochAnswer, SourceBounds
+from sparklog.mirror.rules import EpochAnswer, SourceBounds, absent_text
 from sparklog.mirror.typed import TypedConversion
 from sparklog.types import TopicPartition
 
@@ -89,6 +89,24 @@ class FetchedPartition(NamedTuple):
     records: FetchedRecords
 
 
+def absent_bounds(
+    topics: Mapping[str, SourceTopic], partitions: Iterable[TopicPartition]
+) -> tuple[dict[TopicPartition, SourceBounds | SparklogError], list[TopicPartition]]:
+    """Return the bounds of partitions that the source does not have, and the other partitions. A partition that was
+    added here alone is empty at the source; a topic that the source does not show is an error."""
+    absent: dict[TopicPartition, SourceBounds | SparklogError] = {}
+    present = []
+    for tp in partitions:
+        topic = topics.get(tp.topic)
+        if topic is None:
+            absent[tp] = UnknownTopicOrPartitionError(absent_text(tp.topic))
+        elif tp.partition >= len(topic.partitions):
+            absent[tp] = SourceBounds(0, 0, 0)
+        else:
+            present.append(tp)
+    return absent, present
+
+
 class MirrorSource(Protocol):
     """A cluster whose topics are mirrored, for one thread. It is only read."""
 
@@ -108,7 +126,8 @@ class MirrorSource(Protocol):
     def bounds(
         self, topics: Mapping[str, SourceTopic], partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, SourceBounds | SparklogError]:
-        """Return the offsets of partitions, or their errors."""
+        """Return the offsets of partitions, or their errors. A partition that the source's topic does not have is
+        empty."""
 
     def epoch_ends(
         self, topics: Mapping[str, SourceTopic], epochs: Mapping[TopicPartition, int]

@@ -952,7 +952,8 @@ class Admin:
                 later are mirrored, too.
             groups: Regular expressions of the groups whose offsets are copied, separated by commas. None: no group.
             source_config: Path of a properties file with the client settings for the source (TLS, login), on this
-                machine and on those of the workers. None: plaintext.
+                machine and on those of the workers; a relative path counts from the working directory here. None:
+                plaintext.
             value_format: "json", "avro", "protobuf" or "json-schema": the values become the columns of typed topics.
                 Records that do not fit are rows of the topic `<topic>.refused`, with the reason. None: envelope topics,
                 whose values are bytes.
@@ -977,8 +978,8 @@ class Admin:
             The mirror with its topics.
 
         Raises:
-            InvalidConfigError: The address or an expression is wrong, no topic matches, or a topic exists here that the
-                mirror has not created.
+            InvalidConfigError: The address or an expression is wrong, no topic matches, a topic exists here that the
+                mirror has not created, or a mirror of this name has another definition.
             BrokerNotAvailableError: The source cannot be reached.
             SaslAuthenticationFailedError: The source refuses the login.
 
@@ -1100,7 +1101,7 @@ class Admin:
         Raises:
             InvalidConfigError: The mirror does not exist.
         """
-        return mirror_admin.delete_mirror(self, self._topic_infos(), name)
+        return mirror_admin.delete_mirror(self, self._topic_infos, name)
 
     def _topic_infos(self) -> dict[str, TopicInfo]:
         """Return all topics by name, without their figures."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from sparklog.client.admin.mirror_description import mirrored_topics
 from sparklog.client.admin.mirror_groups import GroupCopier
 from sparklog.client.admin.mirror_plan import (
+    NAMED_MAX,
     Topics,
     create_missing_topics,
     is_refused_topic,
@@ -28,7 +30,7 @@ from sparklog.client.reading.mirrored_ends import mirrored_ends
 from sparklog.errors import InvalidConfigError, RequestTimedOutError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.format.ddl import ddl_of
 from sparklog.format.schema import canonical_schema
-from sparklog.metadata.mirror_settings import NAME, REFUSED_OF
+from sparklog.metadata.mirror_settings import NAME, PROMOTED_TOPIC_ID, REFUSED_OF
 from sparklog.metadata.refused_topics import refused_topic
 from sparklog.mirror.definition import (
     AVRO,
@@ -36,16 +38,20 @@ from sparklog.mirror.definition import (
     PROTOBUF,
     REFUSED_MAX,
     MirrorDefinition,
+    MirroredTopic,
     TopicColumns,
     check_definition,
     columns_text,
     promoted_settings,
 )
+from sparklog.mirror.rules import Pause, absent_text, judge_topic
 from sparklog.mirror.source import MirrorSource
 from sparklog.types import TopicPartition
 
 PAUSED_BY_USER = "paused by a user"
 POLL_S = 0.5
+DELETE_ROUNDS = 10
+"""Largest number of times that the topics of a deleted mirror are listed."""
 
 
 def mirror_definition(
@@ -79,7 +85,7 @@ def mirror_definition(
     definition = MirrorDefinition(
         name,
         source,
-        source_config or "",
+        str(Path(source_config).absolute()) if source_config else "",  # workers run in other directories
         topics,
         groups or "",
         value_format or "",
@@ -102,6 +108,7 @@ def create_mirror(
 ) -> None:
     """Create a mirror's topics; see `Admin.create_mirror`. `infos`: reads all topics here."""
     check_definition(definition)
+    check_refused_max(definition, refused_max)
     topics_here = infos()
     source = open_source(definition, timeout_ms)
     try:
@@ -109,18 +116,33 @@ def create_mirror(
         failures = create_missing_topics(admin, definition, source)
     finally:
         source.close()
+    if refused_max is not None:
+        for name in names:
+            if name not in failures:
+                admin.alter_topic(name, {REFUSED_MAX: refused_max})
     if failures:
         name, reason = next(iter(failures.items()))
+        others = [other for other in names if other not in failures]
+        kept = f"; the mirror goes on with {', '.join(others[:NAMED_MAX])}" if others else ""
+        more = f" and {len(others) - NAMED_MAX} more" if len(others) > NAMED_MAX else ""
+        noun = "topic" if len(failures) == 1 else "topics"
         raise InvalidConfigError(
-            f"{len(failures)} topics of mirror {definition.name!r} were not created: {name}: {reason}"
+            f"{len(failures)} {noun} of mirror {definition.name!r} not created: {name}: {reason}{kept}{more}"
         )
-    if refused_max is not None and definition.is_typed:
-        for name in names:
-            admin.alter_topic(name, {REFUSED_MAX: refused_max})
+
+
+def check_refused_max(definition: MirrorDefinition, refused_max: int | None) -> None:
+    """Raise InvalidConfigError for a limit of refused records without values that become columns."""
+    if refused_max is not None and not definition.is_typed:
+        raise InvalidConfigError(
+            f"refused_max = {refused_max} concerns typed topics, because envelope topics refuse no record: name the format "
+            "of the values (--value-format json), or leave --refused-max out"
+        )
 
 
 def pause_mirror(admin: Topics, infos: Mapping[str, TopicInfo], name: str, reason: str) -> list[str]:
-    """Pause a mirror's topics, and return their names. Raises InvalidConfigError for an unknown mirror."""
+    """Pause a mirror's topics, and return their names. Without a reason of the user's own, topics that are paused keep
+    theirs. Raises InvalidConfigError for an unknown mirror."""
     return _set_pause(admin, infos, name, reason or PAUSED_BY_USER)
 
 
@@ -130,23 +152,34 @@ def resume_mirror(admin: Topics, infos: Mapping[str, TopicInfo], name: str) -> l
 
 
 def _set_pause(admin: Topics, infos: Mapping[str, TopicInfo], name: str, reason: str | None) -> list[str]:
-    topics = [topic.topic for topic in mirrored_topics(infos, name)[name]]
+    topics = mirrored_topics(infos, name)[name]
     for topic in topics:
-        admin.alter_topic(topic, {PAUSED: reason})
-    return topics
+        if reason != PAUSED_BY_USER or not topic.paused:
+            admin.alter_topic(topic.topic, {PAUSED: reason})
+    return [topic.topic for topic in topics]
 
 
-def delete_mirror(admin: Topics, infos: Mapping[str, TopicInfo], name: str) -> list[str]:
-    """Delete a mirror with its topics that are not promoted, and return their names. Raises InvalidConfigError for an
+def delete_mirror(admin: Topics, infos: Callable[[], Mapping[str, TopicInfo]], name: str) -> list[str]:
+    """Delete a mirror with its topics that are not promoted, and return their names. `infos`: reads all topics here,
+    again until none is of the mirror, because a worker can have created one meanwhile. Raises InvalidConfigError for an
     unknown mirror."""
-    topics = [topic for topic in sorted(infos) if infos[topic].configs.get(NAME) == name]
-    if not topics:
-        mirrored_topics(infos, name)  # raises
-    refused = [topic for topic in topics if infos[topic].configs.get(REFUSED_OF)]
-    for topic in [*(topic for topic in topics if topic not in refused), *refused]:  # a worker would create the latter
-        with contextlib.suppress(UnknownTopicOrPartitionError):
-            admin.delete_topic(topic)
-    return topics
+    deleted: dict[str, None] = {}
+    for _ in range(DELETE_ROUNDS):
+        topics_here = infos()
+        topics = [topic for topic in sorted(topics_here) if topics_here[topic].configs.get(NAME) == name]
+        if not topics:
+            break
+        refused = [topic for topic in topics if topics_here[topic].configs.get(REFUSED_OF)]
+        for topic in [
+            *(topic for topic in topics if topic not in refused),
+            *refused,
+        ]:  # a worker would create the latter
+            with contextlib.suppress(UnknownTopicOrPartitionError):
+                admin.delete_topic(topic)
+            deleted[topic] = None
+    if not deleted:
+        mirrored_topics(topics_here, name)  # raises
+    return list(deleted)
 
 
 def promote_mirror(
@@ -164,6 +197,11 @@ def promote_mirror(
     """Open topics of a mirror for writers; see `Admin.promote_mirror`."""
     by_name = {topic.topic: topic for topic in mirrored_topics(infos, name)[name]}
     for topic_name in chosen or ():
+        if topic_name in infos and infos[topic_name].configs.get(PROMOTED_TOPIC_ID):
+            raise InvalidConfigError(
+                f"topic {topic_name!r} is promoted already, and open for writers; 'sparklog mirror status {name}' shows "
+                "the other topics of the mirror"
+            )
         if topic_name not in by_name:
             raise InvalidConfigError(
                 f"mirror {name!r} has no topic {topic_name!r}; it has {', '.join(sorted(by_name))}"
@@ -176,12 +214,11 @@ def promote_mirror(
             "the topic with the records that it has (--now)"
         )
     definition = topics[0].definition
-    tps = [TopicPartition(t.topic, p) for t in topics for p in range(infos[t.topic].partitions)]
     source = open_source(definition, request_timeout_ms)
     try:
         if not now:
-            _wait_for_end(source, cluster, tps, name, Deadline(timeout_ms), request_timeout_ms, sleep)
-        ends = {tp: end.end for tp, end in mirrored_ends(cluster, tps, request_timeout_ms).items()}
+            _wait_for_end(source, cluster, topics, name, Deadline(timeout_ms), request_timeout_ms, sleep)
+        ends = _ends(cluster, topics, request_timeout_ms)
         try:
             source.topics([t.topic for t in topics])
             GroupCopier(admin, source).copy(definition, ends)
@@ -198,32 +235,60 @@ def promote_mirror(
     return [topic.topic for topic in topics]
 
 
+def _ends(cluster: Cluster, topics: Sequence[MirroredTopic], timeout_ms: int) -> dict[TopicPartition, int]:
+    """Return the log ends of the topics' present partitions here."""
+    infos = cluster.topic_infos([topic.topic for topic in topics], timeout_ms=timeout_ms)
+    tps = [TopicPartition(name, p) for name, info in infos.items() for p in range(info.partitions)]
+    return {tp: end.end for tp, end in mirrored_ends(cluster, tps, timeout_ms).items()}
+
+
 def _wait_for_end(
     source: MirrorSource,
     cluster: Cluster,
-    tps: Sequence[TopicPartition],
+    topics: Sequence[MirroredTopic],
     name: str,
     deadline: Deadline,
     request_timeout_ms: int,
     sleep: Callable[[float], None],
 ) -> None:
-    """Wait until each partition has the records that are committed at the source now. Raises RequestTimedOutError, and
-    the source's errors."""
-    targets = {}
-    for tp, bounds in source.bounds(source.topics(sorted({tp.topic for tp in tps})), tps).items():
-        if isinstance(bounds, SparklogError):
-            raise bounds
-        targets[tp] = bounds.stable
+    """Wait until each partition that the source has now exists here, with the records that are committed there now.
+    Raises RequestTimedOutError; InvalidConfigError if the source has no longer the topic that was mirrored; and the
+    source's errors."""
+    targets = _targets(source, topics)
     while True:
-        ends = mirrored_ends(cluster, tps, request_timeout_ms)
-        behind = {tp: target - ends[tp].end for tp, target in targets.items() if ends[tp].end < target}
+        ends = _ends(cluster, topics, request_timeout_ms)
+        behind = {tp: target - ends.get(tp, 0) for tp, target in targets.items() if ends.get(tp, -1) < target}
         if not behind:
             return
         if deadline.is_over:
             tp = next(iter(behind))
+            lack = f"{tp} lacks {behind[tp]} offsets" if tp in ends else f"{tp} of the source does not exist here yet"
             raise RequestTimedOutError(
-                f"mirror {name!r} has not reached its source: {tp} lacks {behind[tp]} offsets. Is a mirror worker "
+                f"mirror {name!r} has not reached its source: {lack}. Is a mirror worker "
                 f"running ('sparklog mirror run', or mirror.worker.enable), and is the topic not paused ('sparklog "
                 f"mirror status {name}')? --now promotes the topics with the records that they have"
             )
         sleep(POLL_S)
+
+
+def _targets(source: MirrorSource, topics: Sequence[MirroredTopic]) -> dict[TopicPartition, int]:
+    """Return the last stable offset of each partition that the source has. Raises InvalidConfigError if it has no
+    longer the topic that was mirrored, and its errors."""
+    at_source = source.topics([topic.topic for topic in topics])
+    for topic in topics:
+        there = at_source.get(topic.topic)
+        verdict = (
+            Pause(absent_text(topic.topic)) if there is None else judge_topic(topic.source_topic_id, there.topic_id)
+        )
+        if isinstance(verdict, Pause):
+            raise InvalidConfigError(
+                f"topic {topic.topic!r} cannot reach its source's end: {verdict.reason}. 'sparklog mirror promote "
+                f"{topic.definition.name} {topic.topic} --now' promotes it with the records that it has"
+            )
+    tps = [TopicPartition(name, p) for name, topic in at_source.items() for p in range(len(topic.partitions))]
+    targets = {}
+    for tp, bounds in source.bounds(at_source, tps).items():
+        if isinstance(bounds, SparklogError):
+            raise bounds
+        targets[tp] = bounds.stable
+    return targets

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -16,7 +16,7 @@ from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, Sparklo
 from sparklog.metadata.mirror_settings import NAME, REFUSED_OF
 from sparklog.metadata.refused_topics import REFUSED_SCHEMA, refused_topic
 from sparklog.mirror.definition import AVRO, PROTOBUF, MirrorDefinition, mirrored_topic
-from sparklog.mirror.plan import NO_REGISTRY, PlannedTopic, Registered, chosen_topics, planned_topic
+from sparklog.mirror.plan import INTERNAL_PREFIX, NO_REGISTRY, PlannedTopic, Registered, chosen_topics, planned_topic
 from sparklog.mirror.readers import registered_columns, registered_key
 from sparklog.mirror.source import MirrorSource, SourceTopic
 from sparklog.security.client_security import client_security
@@ -97,12 +97,19 @@ def plan_mirror(definition: MirrorDefinition, source: MirrorSource, here: Iterab
     return MirrorPlan(tuple(planned), refused)
 
 
-def create_missing_topics(admin: Topics, definition: MirrorDefinition, source: MirrorSource) -> dict[str, str]:
-    """Create the topics that the source has and that do not exist here. Returns the reasons for topics that were not
-    created, by name. Raises errors of the source."""
+def create_missing_topics(
+    admin: Topics,
+    definition: MirrorDefinition,
+    source: MirrorSource,
+    proceeds: Callable[[], bool] = lambda: True,
+) -> dict[str, str]:
+    """Create the topics that the source has and that do not exist here. `proceeds`: asked before each topic; False ends
+    the work. Returns the reasons for topics that were not created, by name. Raises errors of the source."""
     planned, refused = plan_mirror(definition, source, admin.list_topics())
     reasons = dict(refused)
     for topic in planned:
+        if not proceeds():
+            break
         try:
             if topic.refused is not None:
                 create_refused_topic(admin, topic.name, topic.partitions, topic.refused)
@@ -139,13 +146,15 @@ def create_refused_topic(admin: Topics, topic: str, partitions: int, configs: Ma
 
 def require_topics(definition: MirrorDefinition, source: MirrorSource, here: Mapping[str, TopicInfo]) -> list[str]:
     """Return the source's topics that the mirror copies. `here`: the topics here. Raises InvalidConfigError if there is
-    none, or one exists here that the mirror has not created; TopicAuthorizationFailedError for a right that the
-    mirror's user lacks; and errors of the source."""
+    none, one exists here that the mirror has not created, or the mirror has another definition;
+    TopicAuthorizationFailedError for a right that the mirror's user lacks; and errors of the source."""
+    _check_same_definition(definition, here)
     names = chosen_topics(definition, (all_topics := source.topics()), _internal(all_topics))
     if not names:
         raise InvalidConfigError(
             f"no topic of {definition.source} matches {definition.topics!r}, or the mirror's user cannot describe it; the "
-            "expressions match whole names, such as 'orders,logs-.*'"
+            "expressions match whole names, such as 'orders,logs-.*'. Topics whose names begin with "
+            f"{INTERNAL_PREFIX} are never mirrored"
         )
     _check_names(definition, names, here)
     require_rights(source, definition, all_topics, names)
@@ -156,9 +165,27 @@ def _internal(topics: Mapping[str, SourceTopic]) -> list[str]:
     return [name for name, topic in topics.items() if topic.is_internal]
 
 
+def _check_same_definition(definition: MirrorDefinition, here: Mapping[str, TopicInfo]) -> None:
+    """Raise InvalidConfigError if topics of a mirror with this name have another definition. A worker uses one
+    definition for all topics of a mirror, so that it would look for some of them at the wrong source."""
+    for name in sorted(here):
+        topic = mirrored_topic(name, here[name].configs)
+        if topic is None or topic.definition.name != definition.name or topic.definition == definition:
+            continue
+        stored, chosen = topic.definition.settings(""), definition.settings("")
+        differences = [
+            f"{setting} = {str(stored.get(setting, ''))!r:.200} instead of {str(chosen.get(setting, ''))!r:.200}"
+            for setting in {**stored, **chosen}
+            if stored.get(setting) != chosen.get(setting)
+        ]
+        raise InvalidConfigError(
+            f"mirror {definition.name!r} exists with {', '.join(differences)}; use another name. 'sparklog mirror "
+            f"delete {definition.name}' deletes the mirror with its topics"
+        )
+
+
 def _check_names(definition: MirrorDefinition, names: Sequence[str], here: Mapping[str, TopicInfo]) -> None:
-    """Raise InvalidConfigError if a topic exists here that the mirror has not created, or the mirror has another
-    definition."""
+    """Raise InvalidConfigError if a topic exists here that the mirror has not created."""
     taken = []
     for name in names:
         if name not in here:
@@ -168,11 +195,6 @@ def _check_names(definition: MirrorDefinition, names: Sequence[str], here: Mappi
             taken.append(name)
         elif definition.is_typed and not is_refused_topic(here.get(refused_topic(name)), definition.name, name):
             taken.append(refused_topic(name))
-        elif topic.definition != definition:
-            raise InvalidConfigError(
-                f"mirror {definition.name!r} exists with the source {topic.definition.source} and the topics "
-                f"{topic.definition.topics!r}; use another name, or 'sparklog mirror delete {definition.name}'"
-            )
     if taken:
         more = f" and {len(taken) - NAMED_MAX} more" if len(taken) > NAMED_MAX else ""
         raise InvalidConfigError(

@@ -6,7 +6,8 @@ source is changed, and no group is joined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sparklog.client.admin.call import Call
@@ -14,20 +15,25 @@ from sparklog.client.admin.group_admin import group_offsets, list_groups
 from sparklog.client.net.addresses import Endpoint
 from sparklog.client.net.answers import check_named
 from sparklog.client.net.cluster import Cluster, cluster
+from sparklog.client.net.sockets import START_ADVICE
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.errors import (
+    BrokerNotAvailableError,
     InvalidRequestError,
     LeaderNotAvailableError,
     OffsetOutOfRangeError,
+    RequestTimedOutError,
     SparklogError,
     TopicAuthorizationFailedError,
     UnknownTopicOrPartitionError,
     error_from_code,
 )
+from sparklog.metadata.mirror_settings import SPARKLOG
 from sparklog.mirror.copying import AbortedBatches, SourceBatches
+from sparklog.mirror.definition import KAFKA
 from sparklog.mirror.plan import INTERNAL_PREFIX
 from sparklog.mirror.rules import EpochAnswer, SourceBounds
-from sparklog.mirror.source import FetchedPartition, SourceOffset, SourcePartition, SourceTopic
+from sparklog.mirror.source import FetchedPartition, SourceOffset, SourcePartition, SourceTopic, absent_bounds
 from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.messages import (
     EpochEndOffset,
@@ -62,6 +68,7 @@ class SparklogSource:
         """`bootstrap_servers`: host:port, several with commas. Nothing is connected before the first request. Raises
         InvalidConfigError for a wrong address."""
         self._cluster: Cluster = cluster(bootstrap_servers, security)
+        self._address = f"{SPARKLOG}{bootstrap_servers}"
         self._timeout_ms = timeout_ms
         self._infos: dict[str, TopicInfo] = {}
         """Topics by the newest metadata."""
@@ -69,12 +76,26 @@ class SparklogSource:
     def close(self) -> None:
         """Do nothing: the process keeps the connections, and closes idle ones."""
 
+    @contextlib.contextmanager
+    def _naming_source(self) -> Iterator[None]:
+        """Name the source in the error of a cluster that does not answer, which is not the cluster of the mirror."""
+        try:
+            yield
+        except (BrokerNotAvailableError, RequestTimedOutError) as e:
+            text, advice = str(e), ""
+            if text.endswith(START_ADVICE):
+                text = text.removesuffix(START_ADVICE)
+            else:  # another program listens there
+                advice = f" If it is a Kafka cluster, its address begins with {KAFKA}"
+            raise type(e)(f"the source {self._address} does not answer: {text}.{advice}") from e
+
     # -- metadata
 
     def topics(self, names: Sequence[str] | None = None) -> dict[str, SourceTopic]:
         """Return topics by name. `names` None: all. Topics that do not exist are absent, and those that the mirror's
         user must not describe. Raises errors of the source."""
-        infos = self._cluster.topic_infos(names, timeout_ms=self._timeout_ms)
+        with self._naming_source():
+            infos = self._cluster.topic_infos(names, timeout_ms=self._timeout_ms)
         self._infos = infos if names is None else self._infos | infos
         for name in names or ():
             if name not in infos:
@@ -106,11 +127,10 @@ class SparklogSource:
         self, topics: Mapping[str, SourceTopic], partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, SourceBounds | SparklogError]:
         """Return the offsets of partitions, or their errors."""
-        tps = list(partitions)
+        result, tps = absent_bounds(topics, partitions)
         starts = self._offsets(topics, tps, EARLIEST_TIMESTAMP, READ_UNCOMMITTED)
         ends = self._offsets(topics, tps, LATEST_TIMESTAMP, READ_UNCOMMITTED)
         stable = self._offsets(topics, tps, LATEST_TIMESTAMP, READ_COMMITTED)
-        result: dict[TopicPartition, SourceBounds | SparklogError] = {}
         for tp in tps:
             answers = (starts[tp], ends[tp], stable[tp])
             failed = [one for one in answers if isinstance(one, SparklogError)]
@@ -234,7 +254,8 @@ class SparklogSource:
 
     def groups(self) -> list[str]:
         """Return the names of all groups of consumers."""
-        return [group.group_id for group in list_groups(Call(self._cluster, self._timeout_ms))]
+        with self._naming_source():
+            return [group.group_id for group in list_groups(Call(self._cluster, self._timeout_ms))]
 
     def group_offsets(self, group_id: str) -> dict[TopicPartition, SourceOffset]:
         """Return the committed offsets of a group. Raises errors of the source."""

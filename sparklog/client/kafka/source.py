@@ -24,7 +24,14 @@ from sparklog.kafka.wire.codec import NO_UUID
 from sparklog.kafka.wire.errors import Kafka
 from sparklog.mirror.placing import AbortedTransaction, Placed, place
 from sparklog.mirror.rules import EpochAnswer, SourceBounds
-from sparklog.mirror.source import ConversionTarget, FetchedPartition, SourceOffset, SourcePartition, SourceTopic
+from sparklog.mirror.source import (
+    ConversionTarget,
+    FetchedPartition,
+    SourceOffset,
+    SourcePartition,
+    SourceTopic,
+    absent_bounds,
+)
 from sparklog.security.client_security import ClientSecurity
 from sparklog.settings import MIB
 from sparklog.types import TopicPartition
@@ -178,11 +185,10 @@ class KafkaSource:
         self, topics: Mapping[str, SourceTopic], partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, SourceBounds | SparklogError]:
         """Return the offsets of partitions, or their errors."""
-        tps = list(partitions)
+        result, tps = absent_bounds(topics, partitions)
         starts = self._offsets(topics, tps, EARLIEST, 0)
         ends = self._offsets(topics, tps, LATEST, 0)
         stable = self._offsets(topics, tps, LATEST, READ_COMMITTED)
-        result: dict[TopicPartition, SourceBounds | SparklogError] = {}
         for tp in tps:
             values = (starts[tp], ends[tp], stable[tp])
             errors = [value for value in values if isinstance(value, SparklogError)]

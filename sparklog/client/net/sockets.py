@@ -15,6 +15,9 @@ TcpEnds = tuple[Address, Address] | tuple[None, None]
 _CONNECT_S_MIN = 0.001
 """Shortest timeout in s for a connection attempt: a timeout of 0 would mean not to wait at all."""
 
+START_ADVICE = ": start one with `sparklog broker`, or check the bootstrap servers (SPARKLOG_BOOTSTRAP_SERVERS)"
+"""End of the error of a broker that cannot be reached."""
+
 
 def own_address(sock: socket.socket) -> str:
     """Return HOST:PORT of this end of the connection; "" for a Unix socket."""
@@ -48,10 +51,7 @@ def connect_socket(
             sock.close()
             raise ConnectionRefusedError(errno.ECONNREFUSED, "connection refused")
     except (OSError, UnicodeError) as e:  # a name that another broker has told may be none
-        raise BrokerNotAvailableError(
-            f"no broker at {endpoint} ({reason(e)}): start one with `sparklog broker`, "
-            "or check the bootstrap servers (SPARKLOG_BOOTSTRAP_SERVERS)"
-        ) from e
+        raise BrokerNotAvailableError(f"no broker at {endpoint} ({reason(e)}){START_ADVICE}") from e
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.settimeout(None)
     return sock

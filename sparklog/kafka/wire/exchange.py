@@ -46,7 +46,8 @@ class KafkaExchange:
         version = self._versions.get(name)
         if version is None:
             raise UnsupportedVersionError(
-                f"{self.place} has no version of {name} that sparklog has; a mirror needs Kafka 2.8 or newer"
+                f"{self.place} has no version of {name} that sparklog has; a mirror needs Kafka 2.8 or newer. The port "
+                "of sparklog's own protocol needs an address with sparklog://"
             )
         message = messages()[REQUEST, name]
         self._last_id = (self._last_id + 1) & _ID_MASK

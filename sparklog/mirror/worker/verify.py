@@ -21,7 +21,7 @@ from sparklog.client.net.registry_reader import registry_schemas
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.mirrored_ends import mirrored_ends
 from sparklog.client.reading.range_reader import read_range
-from sparklog.errors import LeaderNotAvailableError
+from sparklog.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
 from sparklog.format.batch import decode_header
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA
@@ -109,6 +109,10 @@ class _PartitionCheck:
 
     def run(self, tp: TopicPartition, share: float) -> None:
         bounds = self._source.bounds(self._source_topics, [tp])[tp]
+        if isinstance(bounds, UnknownTopicOrPartitionError):
+            self._report.partitions += 1
+            self._report.add(f"{tp}: {bounds}")
+            return
         if isinstance(bounds, Exception):
             raise bounds
         refused = TopicPartition(refused_topic(tp.topic), tp.partition)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -361,7 +361,22 @@ class MirrorWorker:
         return self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms)
 
     def _create_new_topics(self, definition: MirrorDefinition, source: MirrorSource) -> None:
-        for name, reason in create_missing_topics(self._admin, definition, source).items():
+        """Create the topics that the source has added, unless the mirror is paused or deleted meanwhile."""
+
+        def running(names: Sequence[str] | None) -> list[str]:
+            infos = self._cluster.topic_infos(names, timeout_ms=self._timeout_ms)
+            topics = [mirrored_topic(name, info.configs) for name, info in infos.items()]
+            return [t.topic for t in topics if t and t.definition.name == definition.name and not t.paused]
+
+        first = sorted(running(None))[:1]  # a deletion begins with the first topic
+
+        def proceeds() -> bool:
+            return bool(first and running(first))
+
+        if not proceeds():
+            return
+
+        for name, reason in create_missing_topics(self._admin, definition, source, proceeds).items():
             logger.warning("mirror %s: topic %s is not mirrored: %s", definition.name, name, reason)
 
     def _decisions(self) -> Decisions:
