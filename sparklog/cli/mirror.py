@@ -421,7 +421,8 @@ def verify(
         print(json.dumps(asdict(report)))
     else:
         noun = "partition" if report.partitions == 1 else "partitions"
-        print(f"{report.partitions:,} {noun}, {report.records:,} records compared")
+        refused = f", {report.refused:,} of them refused" if report.refused else ""
+        print(f"{report.partitions:,} {noun}, {report.records:,} records compared{refused}")
         for problem in report.problems:
             print(f"difference: {printable(problem, REASON_CHARS_MAX)}")
         print("equal" if not report.differences else f"{report.differences:,} differences")

@@ -51,7 +51,7 @@ from sparklog.client.net.retry import RetryPolicy
 from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.client.reading.isolation import isolation_of
 from sparklog.client.reading.offset_lookup import list_offsets
-from sparklog.errors import ClosedError, InvalidPartitionsError, InvalidRequestError
+from sparklog.errors import ClosedError, InvalidConfigError, InvalidPartitionsError, InvalidRequestError
 from sparklog.format.schema import canonical_schema, require_columns
 from sparklog.metadata.refused_topics import refused_topic
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX, TOPICS_PER_REQUEST_MAX
@@ -1001,7 +1001,13 @@ class Admin:
             key_format=key_format,
         )
         mirror_admin.create_mirror(self, self._topic_infos, definition, self._timeout_ms, refused_max)
-        return next(mirror for mirror in self.describe_mirrors() if mirror.name == name)
+        for mirror in self.describe_mirrors():
+            if mirror.name == name:
+                return mirror
+        raise InvalidConfigError(
+            f"mirror {name!r} has no topic: another mirror has created them in the same moment; 'sparklog mirror status' "
+            "lists the mirrors"
+        )
 
     @arg.takes(topics=arg.optional(arg.texts), asks_source=arg.flag)
     def describe_mirrors(
@@ -1042,7 +1048,8 @@ class Admin:
             Names of the promoted topics.
 
         Raises:
-            InvalidConfigError: The mirror or a topic does not exist, or a topic is paused and `now` is False.
+            InvalidConfigError: The mirror or a topic does not exist; or `now` is False, and a topic is paused, or the
+                source does not have it any more.
             RequestTimedOutError: The topics have not reached the source's end in time. Nothing is promoted.
             BrokerNotAvailableError: The source cannot be reached, and `now` is False.
         """

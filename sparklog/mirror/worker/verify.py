@@ -49,6 +49,8 @@ class MirrorVerification:
     """Number of compared partitions."""
     records: int = 0
     """Number of compared records."""
+    refused: int = 0
+    """Number of compared records that did not fit the columns of a typed topic."""
     differences: int = 0
     """Number of offsets that differ."""
     problems: list[str] = field(default_factory=list)
@@ -138,7 +140,9 @@ class _PartitionCheck:
         self, tp: TopicPartition, end: int, records: dict[int, Any], rows: dict[int, Any], refused: dict[int, Any]
     ) -> dict[int, Any]:
         """Compare the `refused` records, and return the rows of the other ones; None for a record without a row."""
+        before = self._report.records
         self._compare(tp, {offset: row for offset, row in records.items() if offset in refused}, refused, end)
+        self._report.refused += self._report.records - before
         return {offset: rows.get(offset) for offset in records if offset not in refused}
 
     def _at_source(self, tp: TopicPartition, position: int) -> tuple[int, dict[int, Any], dict[int, Any]]:

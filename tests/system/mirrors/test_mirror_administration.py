@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import sparklog
+from sparklog.client.admin import mirror_admin
 from sparklog.client.admin.mirror_plan import open_source
 from sparklog.client.local import LocalBroker
 from sparklog.client.net.cluster import cluster
@@ -48,7 +49,7 @@ def values(local: LocalBroker, topic: str) -> list[tuple[Any, ...]]:
 
 
 def test_topics_of_one_mirror_have_one_definition(
-    source: LocalBroker, admin: sparklog.Admin, there: sparklog.Admin
+    source: LocalBroker, admin: sparklog.Admin, there: sparklog.Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("first", "second"):
         there.create_topic(name)
@@ -59,6 +60,9 @@ def test_topics_of_one_mirror_have_one_definition(
         admin.create_mirror("one", source=url(source), topics="first")
     assert admin.list_topics() == ["first"]
     admin.create_mirror("one", source=url(source), topics="first", groups=".*")  # a repetition
+    monkeypatch.setattr(mirror_admin, "require_topics", lambda *_: ["first"])  # two mirrors at the same moment
+    with pytest.raises(InvalidConfigError, match="another mirror has created them in the same moment"):
+        admin.create_mirror("two", source=url(source), topics="first")
     admin.delete_mirror("one")
 
 
