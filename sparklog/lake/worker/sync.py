@@ -10,16 +10,19 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 
+import pyarrow as pa
 from msgspec import Struct
 
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.environment.fault_points import reach
 from sparklog.lake.columns import table_schema
+from sparklog.lake.delta_commit import DeltaCommitter
 from sparklog.lake.location import normal_location
 from sparklog.lake.rules import PartitionEnds, Plan, Span, TableState, is_beyond_log, is_cut_short, plan_round
 from sparklog.lake.settings import LakeSettings
 from sparklog.lake.topic_table import DeltaTables
 from sparklog.lake.worker.append_round import AppendRound
+from sparklog.lake.worker.changed_rows import TemporaryRows
 from sparklog.lake.worker.round_table import RoundTable
 from sparklog.lake.worker.topic_reader import TopicReader
 from sparklog.lake.worker.upsert_round import UpsertRound
@@ -117,23 +120,35 @@ class LakeSync:
         _log_gaps(newest.name, plan)
         version = state.version
         if plan.spans:
-            round_type: type[AppendRound | UpsertRound] = UpsertRound if settings.is_upsert else AppendRound
-            work = round_type(self._log, newest, settings, schema, self._tables.committer(table))
-            try:
-                has_transactions = work.write(plan.spans, may_stop=not self._has_transactions)
-                plan = Plan(work.spans, plan.gaps)
-                if has_transactions and not self._has_transactions:
-                    self._has_transactions = True
-                    if is_cut_short(plan, ends):
-                        work.files.abandon()
-                        return Retry(newest)  # a span that ends before `stable` can cut a transaction
-                reach("lake.files-written")
-                version = self._table.commit(work, table, state, plan, newest, settings)
-            except BaseException:
-                work.files.close()
-                raise
+            with TemporaryRows() as on_disk:
+                work = self._new_round(newest, settings, schema, self._tables.committer(table), on_disk)
+                try:
+                    has_transactions = work.write(plan.spans, may_stop=not self._has_transactions)
+                    plan = Plan(work.spans, plan.gaps)
+                    if has_transactions and not self._has_transactions:
+                        self._has_transactions = True
+                        if is_cut_short(plan, ends):
+                            work.files.abandon()
+                            return Retry(newest)  # a span that ends before `stable` can cut a transaction
+                    reach("lake.files-written")
+                    version = self._table.commit(work, table, state, plan, newest, settings)
+                except BaseException:
+                    work.files.close()
+                    raise
         self._table.checked_version = version
         return Done(_result(state, version, plan, ends, as_of_ms, len(table.files())))
+
+    def _new_round(
+        self,
+        info: TopicInfo,
+        settings: LakeSettings,
+        schema: pa.Schema,
+        committer: DeltaCommitter,
+        on_disk: TemporaryRows,
+    ) -> AppendRound | UpsertRound:
+        if settings.is_upsert:
+            return UpsertRound(self._log, info, settings, schema, committer, on_disk)
+        return AppendRound(self._log, info, settings, schema, committer)
 
 
 def _log_gaps(topic: str, plan: Plan) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,42 +15,52 @@ from sparklog.lake.columns import topic_columns
 from sparklog.lake.delta_commit import DeltaCommitter
 from sparklog.lake.delta_reader import TableFile, in_layout
 from sparklog.lake.delta_snapshot import DeltaSnapshot
-from sparklog.lake.newest_rows import is_deletion, newest_per_key, other_keys
+from sparklog.lake.newest_rows import is_deletion, other_keys
 from sparklog.lake.parquet_files import DataFileWriter
 from sparklog.lake.rules import Plan, Span
 from sparklog.lake.settings import LakeSettings
+from sparklog.lake.worker.changed_rows import ChangedRows, TemporaryRows
 from sparklog.lake.worker.round_files import RoundFiles
 from sparklog.lake.worker.topic_reader import TopicReader
 from sparklog.settings import MIB
 
 UPSERT_BYTES_PER_ROUND = 64 * MIB
-"""Size in memory of the newest changes of all keys at which a round of a topic without transactions stops reading."""
+"""Size in memory of the newest changes of all keys. A round of a topic without transactions stops reading there; one of
+a topic with transactions has to read on, and puts further changes into a temporary file."""
 UPSERT_FILE_BYTES_MAX = 32 * MIB
 """Size of a full file of an upserted table: a change of one row rewrites its file."""
 
 
 class UpsertRound:
-    """The changes of one round in memory, and their commit."""
+    """The changes of one round, and their commit."""
 
     def __init__(
-        self, log: TopicReader, info: TopicInfo, settings: LakeSettings, schema: pa.Schema, committer: DeltaCommitter
+        self,
+        log: TopicReader,
+        info: TopicInfo,
+        settings: LakeSettings,
+        schema: pa.Schema,
+        committer: DeltaCommitter,
+        on_disk: TemporaryRows,
     ) -> None:
-        """Create a round. `schema`: columns of the rows. `committer`: of the version that was checked."""
+        """Create a round. `schema`: columns of the rows. `committer`: of the version that was checked. `on_disk`: gets
+        the changes that do not fit into memory."""
         self._log = log
+        self._on_disk = on_disk
         self._info = info
         self._file_bytes = min(settings.file_size_bytes, UPSERT_FILE_BYTES_MAX)
         self._location = committer.table.location
         self.schema = schema
         self.files = RoundFiles(committer)
-        self._changes: dict[int, pa.Table] = {}
+        self._changes: dict[int, ChangedRows] = {}
         self._changes_bytes = 0
         self.spans: dict[int, Span] = {}
         """The offsets that were read, by partition."""
 
     def write(self, spans: Mapping[int, Span], *, may_stop: bool) -> bool:
-        """Read the rows of all spans, and keep the newest change of each key in memory until the commit. `may_stop`:
-        True to allow reading to stop early at UPSERT_BYTES_PER_ROUND; `spans` has the offsets that were read. Returns
-        True if a batch that was read belongs to a transaction."""
+        """Read the rows of all spans, and keep the newest change of each key until the commit. `may_stop`: True to
+        allow reading to stop early at UPSERT_BYTES_PER_ROUND; `spans` has the offsets that were read. Returns True if a
+        batch that was read belongs to a transaction."""
         has_transactions = False
         for partition, span in spans.items():
             self.spans[partition] = span
@@ -58,34 +69,27 @@ class UpsertRound:
         return has_transactions
 
     def _collect(self, partition: int, span: Span, *, may_stop: bool) -> bool:
-        """Read a span, or only its beginning if `may_stop`, and keep the newest change of each key in memory. Returns
-        True if a batch that was read belongs to a transaction."""
-        keys = key_columns(self._info)
+        """Read a span, or only its beginning if `may_stop`, and keep the newest change of each key. Returns True if a
+        batch that was read belongs to a transaction."""
         if may_stop and self._changes_bytes >= UPSERT_BYTES_PER_ROUND:
             self.spans[partition] = Span(span.start, span.start)
             return False
-        parts: list[pa.Table] = []
-        size, reduced = 0, 0
+        changes = ChangedRows(key_columns(self._info), UPSERT_BYTES_PER_ROUND, None if may_stop else self._on_disk)
 
         def keep(table: pa.Table) -> bool:
-            nonlocal size, reduced
-            parts.append(table)
-            size += table.nbytes
-            if size < max(UPSERT_BYTES_PER_ROUND, 2 * reduced):
+            is_selected = changes.add(table)
+            if not is_selected or not may_stop:
                 return False
-            parts[:] = [newest_per_key(pa.concat_tables(parts).combine_chunks(), keys)]
-            size = reduced = parts[0].nbytes  # memory is bounded by the keys, not by the changes
-            if not may_stop or self._changes_bytes + size < UPSERT_BYTES_PER_ROUND // 2:
+            if self._changes_bytes + changes.newest_bytes < UPSERT_BYTES_PER_ROUND // 2:
                 return False
             self.spans[partition] = Span(span.start, table.column("_offset")[-1].as_py() + 1)
             return True
 
         columns = topic_columns(self._info.schema, is_envelope=self._info.is_envelope)
         has_transactions = self._log.read(self._info, partition, span, columns, self.schema, keep)
-        if parts:
-            changes = newest_per_key(pa.concat_tables(parts).combine_chunks(), keys)
-            self._changes[partition] = changes
-            self._changes_bytes += changes.nbytes
+        changes.complete(UPSERT_BYTES_PER_ROUND - self._changes_bytes)
+        self._changes[partition] = changes
+        self._changes_bytes += changes.newest_bytes
         return has_transactions
 
     def commit(self, committer: DeltaCommitter, plan: Plan) -> None:
@@ -111,29 +115,43 @@ class UpsertRound:
         schema = pa.schema([f.with_nullable(True) for f in table.schema])
         removed: list[TableFile] = []
         for partition, changes in self._changes.items():
+            own = [f for f in files if f.partition == partition]
+            kept = self._kept_rows(table, own, changes, masks)
             with self.files.writer(schema, self._file_bytes, f"{partition:05d}") as writer:
-                for file in (f for f in files if f.partition == partition):
-                    if self._rewrite(table, file, changes, masks, writer):
+                for file in own:
+                    if self._rewrite(table, file, kept[file.path], masks, writer):
                         removed.append(file)
-                is_deleted = is_deletion(changes, keys, value_columns(self._info))
-                rows = changes.filter(pc.invert(is_deleted))
-                if rows.num_rows:
-                    writer.write(in_layout(rows, schema))
+                for newest in changes.groups():
+                    is_deleted = is_deletion(newest, keys, value_columns(self._info))
+                    rows = newest.filter(pc.invert(is_deleted))
+                    if rows.num_rows:
+                        writer.write(in_layout(rows, schema))
         return removed
+
+    def _kept_rows(
+        self, table: DeltaSnapshot, files: Sequence[TableFile], changes: ChangedRows, masks: Mapping[str, Any]
+    ) -> dict[str, np.ndarray | None]:
+        """Return for the path of each file a mask of the rows whose keys are not changed; None if none is changed."""
+        keys = key_columns(self._info)
+        kept: dict[str, np.ndarray | None] = dict.fromkeys(file.path for file in files)
+        for newest in changes.groups() if files else ():
+            for file in files:
+                others = other_keys(table.reader.read_file(file, keys, masks=masks), newest, keys)
+                former = kept[file.path]
+                kept[file.path] = former if others is None else others if former is None else others & former
+        return kept
 
     def _rewrite(
         self,
         table: DeltaSnapshot,
         file: TableFile,
-        changes: pa.Table,
+        is_kept: np.ndarray | None,
         masks: Mapping[str, Any],
         writer: DataFileWriter,
     ) -> bool:
         """Write the rows of a file whose keys are not changed. Returns False, without a row written, if the file stays:
         no key of it is changed, and it is not small. Raises LakePausedError: The file has a deletion vector. A commit
         cannot remove such a file, because deltalake's remove action does not name the vector."""
-        keys, reader = key_columns(self._info), table.reader
-        is_kept = other_keys(reader.read_file(file, keys, masks=masks), changes, keys)
         if is_kept is None and file.size_bytes >= self._file_bytes // 2:
             return False
         if file.name in masks:
@@ -143,7 +161,7 @@ class UpsertRound:
                 "resume'; or use 'sparklog lake rebuild'"
             )
         at = 0
-        for rows in reader.read_pieces(file, None, masks=masks):
+        for rows in table.reader.read_pieces(file, None, masks=masks):
             n = rows.num_rows
             writer.write(rows if is_kept is None else rows.filter(pa.array(is_kept[at : at + n])))
             at += n
