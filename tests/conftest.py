@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import logging
 import os
@@ -94,12 +93,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     )
     if (seed := config.getoption("--shuffle")) is not None:
         _shuffle(items, random.Random(seed))
-
-
-def pytest_collection_finish() -> None:
-    """Take what is imported and collected out of garbage collections, each of which would walk over all of it."""
-    gc.collect()
-    gc.freeze()
 
 
 def _shuffle(items: list[pytest.Item], rng: random.Random) -> None:
