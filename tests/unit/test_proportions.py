@@ -34,6 +34,7 @@ LONG_FUNCTIONS = {
     "sparklog/cli/consume.py::consume": "a list of options",
     "sparklog/cli/doctor/command.py::doctor": "a list of options",
     "sparklog/cli/group.py::reset_offsets": "a list of options",
+    "sparklog/client/admin/admin.py::create_mirror": "two thirds are the documentation of its arguments",
     "sparklog/client/producer/producer.py::send": "two thirds are the documentation of its arguments",
     "sparklog/client/reading/read_table.py::read_table": "two thirds are the documentation of its arguments",
 }

@@ -276,9 +276,9 @@ def _targets(source: MirrorSource, topics: Sequence[MirroredTopic]) -> dict[Topi
     longer the topic that was mirrored, and its errors."""
     at_source = source.topics([topic.topic for topic in topics])
     for topic in topics:
-        there = at_source.get(topic.topic)
+        present = at_source.get(topic.topic)
         verdict = (
-            Pause(absent_text(topic.topic)) if there is None else judge_topic(topic.source_topic_id, there.topic_id)
+            Pause(absent_text(topic.topic)) if present is None else judge_topic(topic.source_topic_id, present.topic_id)
         )
         if isinstance(verdict, Pause):
             raise InvalidConfigError(
