@@ -152,8 +152,10 @@ def next_step(error: SparklogError, command: str = "") -> str:
     message = str(error)
     if command.startswith("schema") and isinstance(error, errors.BrokerNotAvailableError | errors.InvalidRequestError):
         return next((hint for part, hint in _REGISTRY_HINTS if part in message), "")
+    if isinstance(error, errors.BrokerNotAvailableError) and message.startswith("the schema registry"):
+        return "is the registry running, and is its address (`--registry`) right?"
     if command.startswith("mirror") and "the source" in message and isinstance(error, _SOURCE_IS_AWAY):
-        way = "; `--now` promotes the topics with the records that they have" if command == "mirror promote" else ""
+        way = " `--now` promotes the topics with the records that they have" if command == "mirror promote" else ""
         return f"is the source running, and is its address right?{way}"
     if isinstance(error, errors.InvalidConfigError | errors.PolicyViolationError) and (
         "sparklog " in message or "pip install" in message

@@ -186,13 +186,27 @@ def _plan(
 def _columns(texts: list[str]) -> dict[str, Any]:
     from sparklog.cli.schema_source import load_schema
 
-    return {pattern: load_schema(text) for pattern, text in map(_by_pattern, texts)}
+    return {pattern: load_schema(text) for pattern, text in _by_patterns(texts, "--ddl")}
 
 
 def _key_columns(texts: list[str]) -> dict[str, list[str]]:
     from sparklog.format.column_names import column_names
 
-    return {pattern: column_names(text, "--key-columns") for pattern, text in map(_by_pattern, texts)}
+    return {pattern: column_names(text, "--key-columns") for pattern, text in _by_patterns(texts, "--key-columns")}
+
+
+def _by_patterns(texts: list[str], option: str) -> list[tuple[str, str]]:
+    """Return the patterns of topics with their texts. Raises BadParameter for a pattern with two texts."""
+    pairs = [_by_pattern(text) for text in texts]
+    patterns = [pattern for pattern, _ in pairs]
+    for pattern, text in pairs:
+        if patterns.count(pattern) > 1:
+            topics = "all topics" if pattern == ALL_TOPICS else f"the topics {pattern!r}"
+            raise typer.BadParameter(
+                f"{option} {text!r}: {topics} have two values of this option. Give all columns in one value, or the "
+                f"topics of each: {option} 'PATTERN=…'"
+            )
+    return pairs
 
 
 def _by_pattern(text: str) -> tuple[str, str]:

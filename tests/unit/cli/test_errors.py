@@ -46,6 +46,10 @@ def test_the_next_step_is_for_the_case() -> None:
         (errors.InvalidRequestError("Subject 'x' not found. (HTTP 404)"), "schema show", "`sparklog schema list` shows the subjects and their versions"),
         (errors.InvalidRequestError("Invalid schema: it is no JSON (HTTP 422)"), "schema register", ""),
         (errors.BrokerShuttingDownError("it stops"), "schema list", HINTS[errors.BrokerShuttingDownError]),
+        (errors.BrokerNotAvailableError("no connection to the source's broker at a:1"), "mirror promote", "is the source running, and is its address right? `--now` promotes the topics with the records that they have"),
+        (errors.LeaderNotAvailableError("t-0 has no leader at the source"), "mirror verify", "is the source running, and is its address right?"),
+        (errors.BrokerNotAvailableError("no broker at a:1"), "mirror promote", HINTS[errors.BrokerNotAvailableError]),
+        (errors.BrokerNotAvailableError("the schema registry at http://a:1 does not answer"), "mirror create", "is the registry running, and is its address (`--registry`) right?"),
         (errors.InvalidQueryError("syntax error"), "sql", HINTS[errors.InvalidQueryError]),
         (errors.QueryCancelledError("cancelled"), "sql", HINTS[errors.QueryCancelledError]),
     ):  # fmt: skip
