@@ -42,6 +42,7 @@ from sparklog.mirror.definition import (
     TopicColumns,
     check_definition,
     columns_text,
+    mirrored_topic,
     promoted_settings,
 )
 from sparklog.mirror.rules import Pause, absent_text, judge_topic
@@ -207,18 +208,14 @@ def promote_mirror(
                 f"mirror {name!r} has no topic {topic_name!r}; it has {', '.join(sorted(by_name))}"
             )
     topics = [by_name[topic] for topic in sorted(chosen or by_name)]
-    paused = [topic for topic in topics if topic.paused]
-    if paused and not now:
-        raise InvalidConfigError(
-            f"topic {paused[0].topic!r} is paused: {paused[0].paused}. Use 'sparklog mirror resume {name}', or promote "
-            "the topic with the records that it has (--now)"
-        )
+    if not now:
+        _check_running(topics)
     definition = topics[0].definition
     source = open_source(definition, request_timeout_ms)
     try:
         if not now:
             _wait_for_end(source, cluster, topics, name, Deadline(timeout_ms), request_timeout_ms, sleep)
-        ends = _ends(cluster, topics, request_timeout_ms)
+        ends = _ends(cluster, _infos(cluster, topics, request_timeout_ms), request_timeout_ms)
         try:
             source.topics([t.topic for t in topics])
             GroupCopier(admin, source).copy(definition, ends)
@@ -235,9 +232,27 @@ def promote_mirror(
     return [topic.topic for topic in topics]
 
 
-def _ends(cluster: Cluster, topics: Sequence[MirroredTopic], timeout_ms: int) -> dict[TopicPartition, int]:
-    """Return the log ends of the topics' present partitions here."""
+def _check_running(topics: Iterable[MirroredTopic]) -> None:
+    """Raise InvalidConfigError for a paused topic."""
+    for topic in topics:
+        if topic.paused:
+            raise InvalidConfigError(
+                f"topic {topic.topic!r} is paused: {topic.paused}. Use 'sparklog mirror resume {topic.definition.name}', "
+                "or promote the topic with the records that it has (--now)"
+            )
+
+
+def _infos(cluster: Cluster, topics: Sequence[MirroredTopic], timeout_ms: int) -> dict[str, TopicInfo]:
+    """Return the present states of topics here. Raises UnknownTopicOrPartitionError for one that was deleted."""
     infos = cluster.topic_infos([topic.topic for topic in topics], timeout_ms=timeout_ms)
+    for topic in topics:
+        if topic.topic not in infos:
+            raise UnknownTopicOrPartitionError(f"topic {topic.topic!r} was deleted here during its promotion")
+    return infos
+
+
+def _ends(cluster: Cluster, infos: Mapping[str, TopicInfo], timeout_ms: int) -> dict[TopicPartition, int]:
+    """Return the log ends of the topics' present partitions here."""
     tps = [TopicPartition(name, p) for name, info in infos.items() for p in range(info.partitions)]
     return {tp: end.end for tp, end in mirrored_ends(cluster, tps, timeout_ms).items()}
 
@@ -252,14 +267,16 @@ def _wait_for_end(
     sleep: Callable[[float], None],
 ) -> None:
     """Wait until each partition that the source has now exists here, with the records that are committed there now.
-    Raises RequestTimedOutError; InvalidConfigError if the source has no longer the topic that was mirrored; and the
-    source's errors."""
+    Raises RequestTimedOutError; InvalidConfigError if the source has no longer the topic that was mirrored, or the
+    topic is paused meanwhile; UnknownTopicOrPartitionError if it is deleted meanwhile; and the source's errors."""
     targets = _targets(source, topics)
     while True:
-        ends = _ends(cluster, topics, request_timeout_ms)
+        infos = _infos(cluster, topics, request_timeout_ms)
+        ends = _ends(cluster, infos, request_timeout_ms)
         behind = {tp: target - ends.get(tp, 0) for tp, target in targets.items() if ends.get(tp, -1) < target}
         if not behind:
             return
+        _check_running(filter(None, (mirrored_topic(topic, info.configs) for topic, info in infos.items())))
         if deadline.is_over:
             tp = next(iter(behind))
             lack = f"{tp} lacks {behind[tp]} offsets" if tp in ends else f"{tp} of the source does not exist here yet"

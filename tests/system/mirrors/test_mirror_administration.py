@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from threading import Thread
 from typing import Any
 
@@ -14,7 +14,12 @@ from sparklog.client.admin import mirror_admin
 from sparklog.client.admin.mirror_plan import open_source
 from sparklog.client.local import LocalBroker
 from sparklog.client.net.cluster import cluster
-from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, RequestTimedOutError
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    InvalidConfigError,
+    RequestTimedOutError,
+    UnknownTopicOrPartitionError,
+)
 from sparklog.mirror.definition import mirrored_topic
 from sparklog.mirror.worker.verify import verify_mirror
 from sparklog.mirror.worker.worker import MirrorWorker
@@ -143,6 +148,25 @@ def test_topics_that_the_source_has_lost_are_named(
         admin.promote_mirror("losing", ["lost"])
     assert len(values(target, "lost")) == 2
     admin.delete_mirror("losing")
+
+
+def test_a_pause_or_a_deletion_ends_the_wait_of_a_promotion(
+    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, there: sparklog.Admin
+) -> None:
+    there.create_topic("waited")
+    send(source, "waited", 0, 2)
+    here = cluster(target.bootstrap_servers)
+
+    def promote(sleep: Callable[[float], object]) -> None:
+        limits: Any = {"now": False, "request_timeout_ms": 30_000, "timeout_ms": 600_000, "sleep": sleep}
+        mirror_admin.promote_mirror(admin, here, here.topic_infos(), "waiting", None, **limits)
+
+    admin.create_mirror("waiting", source=url(source), topics="waited")
+    with pytest.raises(InvalidConfigError, match="topic 'waited' is paused: a break"):
+        promote(lambda _: admin.pause_mirror("waiting", "a break"))
+    admin.resume_mirror("waiting")
+    with pytest.raises(UnknownTopicOrPartitionError, match="'waited' was deleted here during its promotion"):
+        promote(lambda _: admin.delete_mirror("waiting"))
 
 
 def test_a_source_that_is_away_or_of_another_kind_is_named(admin: sparklog.Admin) -> None:
