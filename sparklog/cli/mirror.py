@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Mirror topics of a Kafka or sparklog cluster, with the same offsets.", no_args_is_help=True)
 
 REASON_CHARS_MAX = 1_000
+HELD = "which wait at the source for the end of an open transaction"
 ALL_TOPICS = ".*"
 MirrorName = Annotated[str, typer.Argument(help="The mirror's name.")]
 
@@ -264,7 +265,8 @@ _STATUS_EPILOG = """\
 `sparklog mirror status old --format json`
 
 *source end* is the last stable offset of the source, *lag* the number of offsets that are missing here, and *behind*
-the time since the topic had all records of the source. *lost* offsets were deleted at the source before the mirror read
+the time since the topic had all records of the source. *open* counts offsets after it: a transaction that has not
+ended holds back its records and all after them. *lost* offsets were deleted at the source before the mirror read
 them. *refused* records did not fit the columns of a typed topic. If the source does not answer, the figures are those of the workers' newest reports.
 """
 
@@ -314,6 +316,8 @@ def _print_mirror(mirror: MirrorDescription) -> None:
             print(f"paused  {topic.topic}: {printable(topic.reason, REASON_CHARS_MAX)}")
         elif topic.error:
             print(f"error   {topic.topic}: {printable(topic.error, REASON_CHARS_MAX)}")
+        if held := sum(p.held for p in topic.partitions):
+            print(f"open    {topic.topic}: {console.number(held)} offsets, {HELD}")
     running = [topic for topic in mirror.topics if topic.state == "running"]
     if running and not any(topic.is_reported for topic in running):
         print("worker  none has reported: start one with `sparklog mirror run`, or set mirror.worker.enable")
@@ -437,6 +441,8 @@ def verify(
         noun = "partition" if report.partitions == 1 else "partitions"
         refused = f", {report.refused:,} of them refused" if report.refused else ""
         print(f"{report.partitions:,} {noun}, {report.records:,} records compared{refused}")
+        if report.held:
+            print(f"not compared: {report.held:,} offsets, {HELD}")
         for problem in report.problems:
             print(f"difference: {printable(problem, REASON_CHARS_MAX)}")
         print("equal" if not report.differences else f"{report.differences:,} differences")

@@ -45,12 +45,13 @@ from sparklog.mirror.definition import (
     mirrored_topic,
     promoted_settings,
 )
-from sparklog.mirror.rules import Pause, absent_text, judge_topic
+from sparklog.mirror.rules import Pause, SourceBounds, absent_text, judge_topic
 from sparklog.mirror.source import MirrorSource
 from sparklog.types import TopicPartition
 
 PAUSED_BY_USER = "paused by a user"
 POLL_S = 0.5
+OPEN_REMEDY = "end its producer, or the transaction ('kafka-transactions.sh' of Kafka, 'sparklog transaction' of sparklog finds it)"
 DELETE_ROUNDS = 10
 """Largest number of times that the topics of a deleted mirror are listed."""
 
@@ -273,24 +274,38 @@ def _wait_for_end(
     while True:
         infos = _infos(cluster, topics, request_timeout_ms)
         ends = _ends(cluster, infos, request_timeout_ms)
-        behind = {tp: target - ends.get(tp, 0) for tp, target in targets.items() if ends.get(tp, -1) < target}
+        behind = [tp for tp, target in targets.items() if ends.get(tp, -1) < target.end]
         if not behind:
             return
         _check_running(filter(None, (mirrored_topic(topic, info.configs) for topic, info in infos.items())))
         if deadline.is_over:
-            tp = next(iter(behind))
-            lack = f"{tp} lacks {behind[tp]} offsets" if tp in ends else f"{tp} of the source does not exist here yet"
             raise RequestTimedOutError(
-                f"mirror {name!r} has not reached its source: {lack}. Is a mirror worker "
-                f"running ('sparklog mirror run', or mirror.worker.enable), and is the topic not paused ('sparklog "
-                f"mirror status {name}')? --now promotes the topics with the records that they have"
+                f"mirror {name!r} has not reached its source: {_lack(behind[0], ends, targets, name)}. --now promotes "
+                "the topics with the records that they have"
             )
         sleep(POLL_S)
 
 
-def _targets(source: MirrorSource, topics: Sequence[MirroredTopic]) -> dict[TopicPartition, int]:
-    """Return the last stable offset of each partition that the source has. Raises InvalidConfigError if it has no
-    longer the topic that was mirrored, and its errors."""
+def _lack(
+    tp: TopicPartition, ends: Mapping[TopicPartition, int], targets: Mapping[TopicPartition, SourceBounds], name: str
+) -> str:
+    """Return the text about the records that a partition lacks, with the cause."""
+    end, target = ends.get(tp, -1), targets[tp]
+    if target.stable <= end:
+        return (
+            f"{tp} lacks {target.end - end} offsets, which wait there for the end of an open transaction: {OPEN_REMEDY}"
+        )
+    lack = f"{tp} of the source does not exist here yet" if end < 0 else f"{tp} lacks {target.end - end} offsets"
+    return (
+        f"{lack}. Is a mirror worker running ('sparklog mirror run', or mirror.worker.enable), and does 'sparklog "
+        f"mirror status {name}' show an error?"
+    )
+
+
+def _targets(source: MirrorSource, topics: Sequence[MirroredTopic]) -> dict[TopicPartition, SourceBounds]:
+    """Return the offsets of each partition that the source has. The wait is for the end, not for the last stable
+    offset: after an open transaction there can be committed records of other producers. Raises InvalidConfigError if
+    the source has no longer the topic that was mirrored, and its errors."""
     at_source = source.topics([topic.topic for topic in topics])
     for topic in topics:
         present = at_source.get(topic.topic)
@@ -307,5 +322,5 @@ def _targets(source: MirrorSource, topics: Sequence[MirroredTopic]) -> dict[Topi
     for tp, bounds in source.bounds(at_source, tps).items():
         if isinstance(bounds, SparklogError):
             raise bounds
-        targets[tp] = bounds.stable
+        targets[tp] = bounds
     return targets

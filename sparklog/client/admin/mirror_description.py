@@ -38,6 +38,9 @@ class MirrorPartition:
     """Number of offsets that the source had deleted before the mirror read them."""
     refused: int = 0
     """Number of records that did not fit the columns of a typed topic."""
+    held: int = 0
+    """Number of offsets at the source that wait for the end of an open transaction: its records and all after them. 0
+    also if the source does not answer."""
 
 
 @dataclass(frozen=True)
@@ -122,12 +125,12 @@ def _description(
     tps = [TopicPartition(t.topic, p) for t in topics for p in range(infos[t.topic].partitions)]
     ends = mirrored_ends(cluster, tps, timeout_ms)
     refused = refused_logs(cluster, {tp: ends[tp].end for tp in tps if refused_topic(tp.topic) in infos}, timeout_ms)
-    error, refusals = "", dict[str, str]()
+    error, refusals, bounds = "", dict[str, str](), dict[TopicPartition, SourceBounds]()
     source_ends = {TopicPartition(t, p): end for t, one in reports.items() for p, end in one.source_ends.items()}
     if asks_source:
         try:
-            answers, refusals, error = _ask_source(definition, [t.topic for t in topics], tps, timeout_ms)
-            source_ends |= answers
+            bounds, refusals, error = _ask_source(definition, [t.topic for t in topics], tps, timeout_ms)
+            source_ends |= {tp: one.stable for tp, one in bounds.items()}
         except SparklogError as e:
             error = str(e)
     now_ms = time.time() * 1000
@@ -143,6 +146,7 @@ def _description(
                 _count(refused.get(tp)),
                 report,
                 now_ms,
+                bounds[tp].end - bounds[tp].stable if tp in bounds else 0,
             )
             for tp in tps
             if tp.topic == topic.topic
@@ -163,9 +167,9 @@ def _description(
 
 def _ask_source(
     definition: MirrorDefinition, names: Sequence[str], tps: Sequence[TopicPartition], timeout_ms: int
-) -> tuple[dict[TopicPartition, int], dict[str, str], str]:
-    """Return the last stable offsets of the source's partitions that answer, the refusals by topic, and those of
-    groups. Raises errors of the source."""
+) -> tuple[dict[TopicPartition, SourceBounds], dict[str, str], str]:
+    """Return the offsets of the source's partitions that answer, the refusals by topic, and those of groups. Raises
+    errors of the source."""
     source = open_source(definition, timeout_ms)
     try:
         topics = source.topics(names)
@@ -175,7 +179,7 @@ def _ask_source(
         groups = "; ".join(hidden_groups(source, definition).values())
     finally:
         source.close()
-    return {tp: one.stable for tp, one in bounds.items() if isinstance(one, SourceBounds)}, refusals, groups
+    return {tp: one for tp, one in bounds.items() if isinstance(one, SourceBounds)}, refusals, groups
 
 
 def _partition(
@@ -186,13 +190,14 @@ def _partition(
     refused: int,
     report: MirrorProgress | None,
     now_ms: float,
+    held: int,
 ) -> MirrorPartition:
     lag = max(0, source_end - end.end) if source_end >= 0 else -1
     as_of_ms = report.as_of_ms if report is not None and report.as_of_ms else end.timestamp_ms
     lag_seconds = 0.0 if lag == 0 else -1.0
     if lag > 0 and as_of_ms > 0:
         lag_seconds = max(0.0, (now_ms - as_of_ms) / 1000)
-    return MirrorPartition(tp.partition, source_end, end.end, lag, lag_seconds, lost, refused)
+    return MirrorPartition(tp.partition, source_end, end.end, lag, lag_seconds, lost, refused, held)
 
 
 def _count(log: RefusedLog | None) -> int:

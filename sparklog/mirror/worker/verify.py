@@ -51,6 +51,8 @@ class MirrorVerification:
     """Number of compared records."""
     refused: int = 0
     """Number of compared records that did not fit the columns of a typed topic."""
+    held: int = 0
+    """Number of offsets at the source that wait for the end of an open transaction, and are not compared."""
     differences: int = 0
     """Number of offsets that differ."""
     problems: list[str] = field(default_factory=list)
@@ -123,6 +125,7 @@ class _PartitionCheck:
         position, end = max(bounds.start, ends[tp].start), ends[tp].end
         refused_end = ends[refused].end if self._typed is not None else 0
         self._report.partitions += 1
+        self._report.held += bounds.end - bounds.stable
         if end > bounds.end:
             self._report.add(f"{tp}: ends at {end} here, at {bounds.end} at the source")
         while position < min(end, bounds.stable):

@@ -150,6 +150,30 @@ def test_topics_that_the_source_has_lost_are_named(
     admin.delete_mirror("losing")
 
 
+def test_records_behind_an_open_transaction_are_counted_and_promotion_waits_for_its_end(
+    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, there: sparklog.Admin, worker: MirrorWorker
+) -> None:
+    there.create_topic("held")
+    send(source, "held", 0, 3)
+    with sparklog.Producer(source.bootstrap_servers, transactional_id="hanging") as hanging:
+        hanging.init_transactions()
+        hanging.begin_transaction()
+        hanging.send("held", b"open").result()
+        send(source, "held", 0, 5)
+        admin.create_mirror("holding", source=url(source), topics="held")
+        assert worker.run_once() == {}
+        (partition,) = admin.describe_mirrors()[0].topics[0].partitions
+        assert (partition.source_end, partition.lag, partition.held) == (3, 0, 6)
+        report = verify_mirror(cluster(target.bootstrap_servers), "holding")
+        assert (report.records, report.held, report.problems) == (3, 6, [])
+        with pytest.raises(RequestTimedOutError, match=r"lacks 6 offsets, which wait there for the end of an open"):
+            admin.promote_mirror("holding", timeout_ms=1)
+        hanging.abort_transaction()
+    assert worker.run_once() == {}
+    assert admin.promote_mirror("holding") == ["held"]
+    assert values(target, "held") == values(source, "held") and len(values(target, "held")) == 8
+
+
 def test_a_pause_or_a_deletion_ends_the_wait_of_a_promotion(
     source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, there: sparklog.Admin
 ) -> None:
