@@ -161,7 +161,7 @@ def next_step(error: SparklogError, command: str = "") -> str:
         "sparklog " in message or "pip install" in message
     ):
         return ""  # the message has the next step
-    if isinstance(error, errors.RequestTimedOutError) and "`sparklog " in message:
+    if isinstance(error, errors.RequestTimedOutError) and ("`sparklog " in message or "--now" in message):
         return ""
     if isinstance(error, errors.InvalidQueryError) and any(mark in message for mark in _SQL_REMEDIES):
         return ""

@@ -47,6 +47,7 @@ def test_the_next_step_is_for_the_case() -> None:
         (errors.InvalidRequestError("Invalid schema: it is no JSON (HTTP 422)"), "schema register", ""),
         (errors.BrokerShuttingDownError("it stops"), "schema list", HINTS[errors.BrokerShuttingDownError]),
         (errors.BrokerNotAvailableError("no connection to the source's broker at a:1"), "mirror promote", "is the source running, and is its address right? `--now` promotes the topics with the records that they have"),
+        (errors.RequestTimedOutError("mirror 'm' has not reached its source. --now promotes the topics"), "mirror promote", ""),
         (errors.LeaderNotAvailableError("t-0 has no leader at the source"), "mirror verify", "is the source running, and is its address right?"),
         (errors.BrokerNotAvailableError("no broker at a:1"), "mirror promote", HINTS[errors.BrokerNotAvailableError]),
         (errors.BrokerNotAvailableError("the schema registry at http://a:1 does not answer"), "mirror create", "is the registry running, and is its address (`--registry`) right?"),
