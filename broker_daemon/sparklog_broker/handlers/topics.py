@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from sparklog.errors import InvalidReplicaAssignmentError, InvalidTopicError
+from sparklog.errors import InvalidReplicaAssignmentError, InvalidTopicError, TopicAlreadyExistsError
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol.topic_messages import (
     AlterTopicRequest,
@@ -16,6 +16,7 @@ from sparklog.protocol.topic_messages import (
     DeleteTopicRequest,
     DeleteTopicResponse,
 )
+from sparklog.types import INTERNAL_TOPICS
 from sparklog_broker.coordinators.internal_topics import check_internal_configs, check_not_internal
 from sparklog_broker.handlers.metadata import topic_answer, unknown_topic
 from sparklog_broker.network.reply import Response
@@ -27,6 +28,8 @@ DEFAULT_REPLICAS = -1
 
 async def create_topic(request: CreateTopicRequest, payload: memoryview, context: RequestContext) -> Response:
     broker = context.broker
+    if request.name in INTERNAL_TOPICS and request.name in broker.topics.partitions.topics:
+        raise TopicAlreadyExistsError(f"topic {request.name!r} already exists: the broker has created it for itself")
     check_not_internal(request.name, "created")
     if request.assignment is not None and request.partitions not in (DEFAULT_PARTITIONS, len(request.assignment)):
         raise InvalidReplicaAssignmentError(

@@ -24,7 +24,7 @@ from sparklog_broker.handlers.produce import produce
 from sparklog_broker.handlers.topics import alter_topic, create_partitions, create_topic, delete_topic
 from sparklog_broker.request_context import RequestContext
 
-from sparklog.errors import CorruptBatchError, InvalidConfigError, InvalidTopicError
+from sparklog.errors import CorruptBatchError, InvalidConfigError, InvalidTopicError, TopicAlreadyExistsError
 from sparklog.format.batch import decode_batch, iterate_batches
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.format.small_batch import is_small_batch
@@ -147,6 +147,8 @@ def test_clients_cannot_touch_it(tmp_path: Path, name: str) -> None:
         with pytest.raises(InvalidTopicError, match="is internal"):
             await create_topic(CreateTopicRequest(name, 1), nothing, context)
         await internal_topic(broker, name).append(0, [(b"k", b"v")])
+        with pytest.raises(TopicAlreadyExistsError, match="the broker has created it"):
+            await create_topic(CreateTopicRequest(name, 1), nothing, context)
         with pytest.raises(InvalidTopicError, match="is internal"):
             await delete_topic(DeleteTopicRequest(name), nothing, context)
         with pytest.raises(InvalidTopicError, match="is internal"):
