@@ -282,8 +282,8 @@ class ListOffsetsRequest(Message):
 
 class ListOffsetsResult(Message):
     """The result of a look-up. `offset` -1 and `timestamp_ms` -1: no record matches. `leader_epoch`: epoch of the
-    record before the offset; -1: not known. `has_commits_behind`: True if a transaction may have been committed by a
-    marker at or behind the latest offset."""
+    record that matches, and for the earliest and latest offsets of the record before them; -1: not known.
+    `has_commits_behind`: True if a transaction may have been committed by a marker at or behind the latest offset."""
 
     topic: str
     partition: int

@@ -111,10 +111,15 @@ def _epoch_end(broker: Broker, requested: EpochPartition) -> EpochEndOffset:
     return EpochEndOffset(requested.topic, requested.partition, 0, epoch, end_offset)
 
 
-def _epoch_before(broker: Broker, requested: ListOffsetsPartition, offset: int) -> int:
+def _epoch_of(broker: Broker, requested: ListOffsetsPartition, offset: int) -> int:
+    """Return the epoch of the record with the timestamp; for a bound of the log, of the record before it."""
     partition = broker.partitions.find(TopicPartition(requested.topic, requested.partition))
     log = None if partition is None else partition.open_log
-    return UNDEFINED if log is None or offset <= log.log_start_offset else log.epochs.epoch_of(offset - 1)
+    if log is None:
+        return UNDEFINED
+    if requested.timestamp_ms >= 0 or requested.timestamp_ms == MAX_TIMESTAMP:
+        return log.epochs.epoch_of(offset)
+    return UNDEFINED if offset <= log.log_start_offset else log.epochs.epoch_of(offset - 1)
 
 
 def _has_commits_behind(broker: Broker, requested: ListOffsetsPartition, offset: int) -> bool:
@@ -204,7 +209,7 @@ def _result(broker: Broker, requested: ListOffsetsPartition, outcome: _LookUpOut
     if isinstance(outcome, ListOffsetsResult):
         return outcome
     if isinstance(outcome, OffsetAndTimestamp):
-        epoch = _epoch_before(broker, requested, outcome.offset)
+        epoch = _epoch_of(broker, requested, outcome.offset)
         behind = requested.timestamp_ms == LATEST_TIMESTAMP and _has_commits_behind(broker, requested, outcome.offset)
         return ListOffsetsResult(
             requested.topic, requested.partition, 0, outcome.offset, outcome.timestamp_ms, leader_epoch=epoch,

@@ -33,7 +33,14 @@ from sparklog.protocol.messages import (
     LocateSegmentsResponse,
 )
 from sparklog.replication.transactions import Marker
-from sparklog.types import LATEST_TIMESTAMP, MAX_TIMESTAMP, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
+from sparklog.types import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    MAX_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    TopicPartition,
+)
 from tests.support.brokers import run
 from tests.support.producers import produced
 
@@ -121,6 +128,23 @@ def test_a_waiting_fetch_ends_with_the_marker_not_with_the_data(tmp_path: Path, 
         found = await waiting
         assert (found.last_stable_offset, bool(found.length_bytes)) == (49, max_bytes > 0)
         assert found.aborted == ([AbortedRange(9, 32, 48)] if max_bytes else [])
+
+    run(tmp_path, scenario)
+
+
+def test_an_offset_has_the_leader_epoch_of_its_record_and_the_end_that_of_the_last_record(tmp_path: Path) -> None:
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        log = broker.partitions.get("t", 0).log
+        for epoch in (2, 5):
+            broker.partitions.get("t", 0).on_appended(
+                log.appender.append(produced(-1, -1, rows=10, epoch=-1), leader_epoch=epoch)
+            )
+        lookups = (0, MAX_TIMESTAMP, 5_000, LATEST_TIMESTAMP, EARLIEST_TIMESTAMP)
+        request = ListOffsetsRequest([ListOffsetsPartition("t", 0, timestamp_ms) for timestamp_ms in lookups])
+        message = (await list_offsets(request, NOTHING, context)).message
+        assert isinstance(message, ListOffsetsResponse)
+        results = [(result.offset, result.leader_epoch) for result in message.results]
+        assert results == [(0, 2), (0, 2), (-1, -1), (20, 5), (0, -1)]
 
     run(tmp_path, scenario)
 
