@@ -11,7 +11,6 @@ from sparklog.errors import (
     GroupIdNotFoundError,
     InvalidGroupIdError,
     InvalidRequestError,
-    InvalidTopicError,
     SparklogError,
     error_from_code,
 )
@@ -29,7 +28,7 @@ from sparklog.gateway.handlers.member_heartbeats import (
     heartbeat_fault,
     member_code,
 )
-from sparklog.gateway.handlers.names import is_group_id, is_topic_name
+from sparklog.gateway.handlers.names import is_group_id
 from sparklog.gateway.session import Session
 from sparklog.kafka.wire import requests, responses
 from sparklog.kafka.wire.errors import Kafka, text_of
@@ -59,9 +58,6 @@ async def _heartbeat(
     fault = heartbeat_fault(request, version)
     if fault:
         raise InvalidRequestError(fault)
-    for name in request["subscribed_topic_names"] or ():
-        if not is_topic_name(name):
-            raise InvalidTopicError(f"no topic can have the name {name[:300]!r}: correct the subscription")
     broker = await session.broker()
     ids = {t["topic_id"] for t in request["topic_partitions"] or ()}
     names = await session.topic_names.names_of(broker, ids) if ids else {}

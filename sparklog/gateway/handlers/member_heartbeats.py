@@ -20,7 +20,7 @@ from uuid import UUID
 
 from sparklog.errors import FencedMemberEpochError, SparklogError, StaleMemberEpochError
 from sparklog.gateway.backend.topics import uuid_of
-from sparklog.gateway.handlers.names import is_partition
+from sparklog.gateway.handlers.names import is_partition, is_topic_name
 from sparklog.kafka.wire import requests, responses
 from sparklog.kafka.wire.errors import Kafka, coordinator_code
 from sparklog.protocol.group_messages import GroupHeartbeatRequest, GroupHeartbeatResponse, TopicPartitions
@@ -70,15 +70,17 @@ def broker_heartbeat(
     request: requests.ConsumerGroupHeartbeat, names: Mapping[UUID, str], client_id: str
 ) -> GroupHeartbeatRequest:
     """Return the broker's heartbeat for a valid heartbeat. `names`: the names of the topics of its partitions; ids of
-    no topic are left out."""
+    no topic are left out, and so are names that no topic can have. Kafka keeps such names, and assigns nothing for
+    them; an error would end the client's membership."""
     owned = request["topic_partitions"]
+    topics = request["subscribed_topic_names"]
     timeout_ms = request["rebalance_timeout_ms"]
     heartbeat = GroupHeartbeatRequest(
         request["group_id"],
         request["member_id"],
         request["member_epoch"],
         request["instance_id"],
-        request["subscribed_topic_names"],
+        None if topics is None else [name for name in topics if is_topic_name(name)],
         request["server_assignor"],
         None if owned is None else owned_partitions(owned, names),
         client_id=client_id,

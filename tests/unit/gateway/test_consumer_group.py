@@ -72,6 +72,13 @@ def test_partitions_of_ids_that_no_topic_has_are_not_reported_as_owned() -> None
     assert broker_heartbeat(heartbeat(topic_partitions=None), {}, "client").owned is None, "unchanged"
 
 
+def test_names_that_no_topic_can_have_are_subscribed_to_without_effect() -> None:
+    names = ["t", "no topic", "", "x" * 250, "."]
+    assert broker_heartbeat(heartbeat(subscribed_topic_names=names), {}, "").topics == ["t"]
+    assert broker_heartbeat(heartbeat(subscribed_topic_names=["no topic"]), {}, "").topics == []
+    assert broker_heartbeat(heartbeat(subscribed_topic_names=None), {}, "").topics is None, "unchanged"
+
+
 def test_a_rebalance_timeout_is_bounded_and_may_be_unchanged() -> None:
     usual = broker_heartbeat(heartbeat(rebalance_timeout_ms=-1), {}, "").rebalance_timeout_ms
     assert usual == 300_000
