@@ -113,6 +113,10 @@ def test_members_get_the_codes_of_their_protocol() -> None:
     assert coordinator_code(errors.StaleMemberEpochError("x")) is Kafka.ILLEGAL_GENERATION
 
 
+def test_clients_wait_for_a_coordinator_whose_topic_cannot_be_created_yet() -> None:
+    assert coordinator_code(errors.InvalidReplicationFactorError("x")) is Kafka.COORDINATOR_NOT_AVAILABLE
+
+
 def test_the_broker_checks_commits_of_its_own_members() -> None:
     groups = Groups(lambda: 0.0, MemoryBudget(1 << 20))
     assert groups.committer("g", "m", None, 5) == Committer(Kafka.NONE, "m", 5)
