@@ -27,7 +27,15 @@ _XERIAL_HEAD_BYTES = 16
 _LENGTH = struct.Struct(">i")
 _SNAPPY = pa.Codec("snappy")
 _GZIP_WINDOW = 31
-_CODECS = {GZIP: pa.Codec("gzip", 1), LZ4: pa.Codec("lz4"), ZSTD: pa.Codec("zstd", 1)}
+_CODECS = {GZIP: pa.Codec("gzip", 1), ZSTD: pa.Codec("zstd", 1)}
+_LZ4_BLOCK = pa.Codec("lz4_raw")
+_LZ4_BLOCK_BYTES = 64 * 1024
+_LZ4_HEAD: bytes = pa.Codec("lz4").compress(b"", asbytes=True)[:7]
+"""Head of an LZ4 frame whose blocks are independent of each other, and have _LZ4_BLOCK_BYTES at most."""
+_LZ4_SIZE = struct.Struct("<I")
+_LZ4_IS_PLAIN = 1 << 31
+"""Bit in the size of a block that is not compressed."""
+_LZ4_END = bytes(4)
 _XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 64 * 1024
 _RATIO_MAX = {GZIP: 1032, SNAPPY: 22, LZ4: 255}
@@ -66,6 +74,8 @@ def compress(codec: int, parts: Sequence[Any]) -> bytes:
     data = parts[0] if len(parts) == 1 else b"".join(parts)
     if codec == SNAPPY:
         return _snap(data)
+    if codec == LZ4:
+        return _lz4_frame(data)
     compressed: bytes = _CODECS[codec].compress(data, asbytes=True)
     return compressed
 
@@ -82,6 +92,22 @@ def _snap(data: Any) -> bytes:
     for start in range(0, len(view), _XERIAL_BLOCK_BYTES):
         block = _SNAPPY.compress(pa.py_buffer(view[start : start + _XERIAL_BLOCK_BYTES]), asbytes=True)
         parts += [_LENGTH.pack(len(block)), block]
+    return b"".join(parts)
+
+
+def _lz4_frame(data: Any) -> bytes:
+    """Compress data into an LZ4 frame with independent blocks. Java's clients read no others, and Arrow's own frames
+    have dependent blocks if there is more than one."""
+    view = memoryview(data)
+    parts: list[Any] = [_LZ4_HEAD]
+    for start in range(0, len(view), _LZ4_BLOCK_BYTES):
+        plain = view[start : start + _LZ4_BLOCK_BYTES]
+        block = _LZ4_BLOCK.compress(pa.py_buffer(plain), asbytes=True)
+        if len(block) < len(plain):
+            parts += [_LZ4_SIZE.pack(len(block)), block]
+        else:
+            parts += [_LZ4_SIZE.pack(len(plain) | _LZ4_IS_PLAIN), plain]
+    parts.append(_LZ4_END)
     return b"".join(parts)
 
 

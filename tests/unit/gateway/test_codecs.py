@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -103,3 +104,28 @@ def test_records_may_have_exactly_the_largest_size(codec: int) -> None:
     assert bytes(decompress(codec, compressed, len(records))) == records
     with pytest.raises(MessageTooLargeError):
         decompress(codec, compressed, len(records) - 1)
+
+
+def lz4_blocks(frame: bytes) -> list[int]:
+    """The sizes of the blocks of an LZ4 frame that are compressed; a plain block counts as its negative size."""
+    sizes, position = [], 7
+    while size := int.from_bytes(frame[position : position + 4], "little"):
+        stored_size = size & ~(1 << 31)
+        sizes.append(-stored_size if size >> 31 else stored_size)
+        position += 4 + stored_size
+    assert len(frame) == position + 4, "nothing follows the end mark"
+    return sizes
+
+
+@for_each("size, blocks", [(0, 0), (1, 1), (1 << 16, 1), ((1 << 16) + 1, 2), (300_000, 5)])
+def test_lz4_frames_have_independent_blocks_which_java_clients_need(size: int, blocks: int) -> None:
+    for data in (bytes(size), random.Random(size).randbytes(size)):
+        frame = compress(LZ4, [data])
+        assert frame[:5] == b"\x04\x22\x4d\x18\x60", "version 1, independent blocks, no checksums, no size"
+        assert len(lz4_blocks(frame)) == blocks
+        assert all(abs(block) <= 1 << 16 for block in lz4_blocks(frame))
+        if data:
+            assert decompress(LZ4, memoryview(frame), ROOM) == data
+            with pa.input_stream(pa.py_buffer(frame), compression="lz4") as stream:
+                assert stream.read() == data
+    assert lz4_blocks(compress(LZ4, [random.Random(0).randbytes(1_000)])) == [-1_000], "it cannot be compressed"
