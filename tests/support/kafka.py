@@ -48,7 +48,8 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 <groupId>sparklog.bench</groupId><artifactId>{name}</artifactId><version>1</version>
 <dependencies>{dependencies}</dependencies></project>
 """
-_DEPENDENCY = "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>"
+_PARTS = ("groupId", "artifactId", "version", "classifier")
+"""Parts of a jar's name in Maven. Only a jar beside the main one, such as that of tests, has a classifier."""
 _SERVER_JARS = (
     ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
     ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
@@ -82,6 +83,12 @@ def cache_directory() -> Path:
     return Path(os.environ.get(CACHE_VARIABLE) or Path.home() / ".cache" / "sparklog-bench")
 
 
+def _dependency(jar: tuple[str, ...]) -> str:
+    """The jar as an element of a POM."""
+    parts = "".join(f"<{part}>{text}</{part}>" for part, text in zip(_PARTS, jar, strict=False))
+    return f"<dependency>{parts}</dependency>"
+
+
 class KafkaInstallation:
     """The jars of the server, its tools, and the one jar of Spark's connector that Spark's resolver leaves out."""
 
@@ -97,7 +104,7 @@ class KafkaInstallation:
             self._copy(self.libs, _SERVER_JARS, transitive=True)
         (self.directory / "log4j2.xml").write_text(_LOG4J)
 
-    def _copy(self, target: Path, jars: Sequence[tuple[str, str, str]], *, transitive: bool) -> None:
+    def _copy(self, target: Path, jars: Sequence[tuple[str, ...]], *, transitive: bool) -> None:
         if target.exists():
             return
         if not shutil.which("mvn"):
@@ -105,7 +112,7 @@ class KafkaInstallation:
         partial = target.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
         pom = self.directory / f"{target.name}.pom.xml"
-        pom.write_text(_POM.format(name=target.name, dependencies="".join(_DEPENDENCY.format(*jar) for jar in jars)))
+        pom.write_text(_POM.format(name=target.name, dependencies="".join(map(_dependency, jars))))
         command = ["mvn", "-q", "-B", f"-Dmaven.repo.local={self.directory / 'm2'}", "-f", str(pom)]
         command += ["dependency:copy-dependencies", f"-DoutputDirectory={partial}"]
         run(command if transitive else [*command, "-DexcludeTransitive=true"], timeout_s=INSTALL_TIMEOUT_S)
@@ -138,7 +145,7 @@ class KafkaInstallation:
             str(config),
         ]
 
-    def classes(self, name: str, jars: Sequence[tuple[str, str, str]], *, transitive: bool) -> str:
+    def classes(self, name: str, jars: Sequence[tuple[str, ...]], *, transitive: bool) -> str:
         """The class path of other jars, from Maven. Raises MeasurementError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         self._copy(self.directory / name, jars, transitive=transitive)

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
-from tests.campaigns.gateway_suites import aiokafka, franz_go, kafka_python, librdkafka, sarama, schemas
+from tests.campaigns.gateway_suites import aiokafka, franz_go, java, kafka_python, librdkafka, sarama, schemas
 from tests.campaigns.gateway_suites.python_suites import is_reachable
 
 SUITES: dict[str, ModuleType] = {
@@ -23,6 +23,7 @@ SUITES: dict[str, ModuleType] = {
     "aiokafka": aiokafka,
     "sarama": sarama,
     "librdkafka": librdkafka,
+    "java": java,
     "schemas": schemas,
 }
 RECORDS = 100_000

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.campaigns.gateway_suites import java
 from tests.campaigns.gateway_suites.__main__ import SUITES
 from tests.campaigns.gateway_suites.go_suites import results
 from tests.campaigns.gateway_suites.librdkafka import names_of
@@ -53,6 +54,37 @@ def test_results_of_pytest_are_read() -> None:
     )
     names = [f"tests/test_a.py::{name}" for name in ("test_a", "B::test_b[x y]", "test_c", "test_d")]
     assert results_of(output) == ({names[0]}, {names[2], names[3]}, {names[1]: "too old (1.0)"})
+
+
+def test_results_of_the_java_runner_are_read() -> None:
+    output = (
+        "TEST A.a.groupProtocol=classic\nRUN A.a.groupProtocol=classic\nPASSED A.a.groupProtocol=classic\n"
+        "TEST A.b\nTEST A.c\nRUN A.c\nFAILED A.c\norg.AssertionError: FAILED A.a\n\tat A.c(A.java:1)\n"
+        "SKIPPED A.d is too old\nTEST A.e\nRUN A.e\n"
+    )
+    names = {"A.a", "A.a.groupProtocol=classic", "A.b", "A.c", "A.e"}
+    assert java.results_of(output) == (names, {"A.a.groupProtocol=classic"}, {"A.c", "A.e"}, {"A.d": "is too old"}), (
+        "A.e has not ended"
+    )
+
+
+def test_properties_of_kafkas_brokers_become_settings() -> None:
+    properties = {
+        "offsets.topic.replication.factor": "2",
+        "num.partitions": "4",
+        "auto.create.topics.enable": "false",
+        "min.insync.replicas": "2",
+        "node.id": "0",
+        "broker.rack": "a",
+    }
+    settings = {
+        "num.partitions": 4,
+        "auto.create.topics.enable": False,
+        "topic.min.insync.replicas": 2,
+        "broker.rack": "a",
+    }
+    assert java.settings_of(properties, 2) == settings
+    assert java.settings_of(properties, 3) == settings | {"default.replication.factor": 2}
 
 
 def test_each_refused_test_has_a_reason() -> None:
