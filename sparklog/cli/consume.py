@@ -192,7 +192,17 @@ def consume(
                 raise  # else the partial file would be kept as if it were complete
             return
     is_remarked = sys.stderr.isatty() or start != "earliest"
-    _remark(format, output, ", ".join(names), count, None if follow else end, begin, is_remarked=is_remarked)
+    is_limited = max_records is not None and count >= max_records
+    _remark(
+        format,
+        output,
+        ", ".join(names),
+        count,
+        None if follow else end,
+        begin,
+        is_limited=is_limited,
+        is_remarked=is_remarked,
+    )
 
 
 def _follows(follow: bool | None, until: str | None, format: OutputFormat, output: Path | None) -> bool:
@@ -445,15 +455,16 @@ def _remark(
     end: dict[TopicPartition, int] | None,
     begin: dict[TopicPartition, int],
     *,
+    is_limited: bool,
     is_remarked: bool,
 ) -> None:
-    """Print a note on stderr: the number of records in the file, the records that the table lacks, or, if
-    `is_remarked`, that there was no record to read."""
+    """Print a note on stderr: the number of records in the file, the records that the table lacks if `is_limited`, or,
+    if `is_remarked`, that there was no record to read."""
     if output is not None:
         print(f"wrote {count:,} records to {output}", file=sys.stderr)
         return
     present = sum(max(0, e - begin[tp]) for tp, e in (end or {}).items())
-    if format is OutputFormat.table and present > count:
+    if format is OutputFormat.table and is_limited and present > count:  # offsets can have no record
         print(f"{count:,} of {present:,} records; --max-records shows more", file=sys.stderr)
     elif not count and is_remarked:
         print(f"no record to read in {topic} from that position", file=sys.stderr)

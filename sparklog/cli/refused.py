@@ -47,6 +47,8 @@ def list_(
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """List refused records that are not retried yet, or the topics that have some."""
+    from sparklog.client.refused import record_rows
+
     with open_admin(bootstrap_servers) as admin:
         if topic is None:
             _list_topics(admin, bootstrap_servers, format)
@@ -54,7 +56,7 @@ def list_(
         records = _records(admin, bootstrap_servers, topic)
         shown: list[dict[str, Any]] = []
         for rows in records.waiting():
-            shown += rows.slice(0, limit - len(shown)).to_pylist()
+            shown += record_rows(rows.slice(0, limit - len(shown)))
             if len(shown) >= limit:
                 break
         total = records.count()
@@ -173,13 +175,25 @@ def _json(record: dict[str, Any]) -> str:
     def encode(value: object) -> str:
         return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
 
-    return json.dumps(record, default=encode)
+    return json.dumps({**record, "timestamp": _timestamp(record["timestamp"])}, default=encode)
+
+
+def _timestamp(microseconds: int | None) -> str | None:
+    """Return a timestamp as text; in milliseconds outside of Python's calendar."""
+    from datetime import UTC, datetime, timedelta
+
+    if microseconds is None:
+        return None
+    try:
+        return str(datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds))
+    except OverflowError:
+        return str(microseconds // 1000)
 
 
 def _time(record: dict[str, Any]) -> str:
     from sparklog.cli import console
 
-    return "-" if record["timestamp"] is None else console.iso_time(int(record["timestamp"].timestamp() * 1000))
+    return "-" if record["timestamp"] is None else console.iso_time(record["timestamp"] // 1000)
 
 
 def _count(records: int, verb: str) -> str:

@@ -85,6 +85,14 @@ class RetryResult:
     """Number of records that do not fit yet, and remain refused."""
 
 
+def record_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return rows of a refused topic, their timestamps in microseconds: Python's own type ends with the year 9999."""
+    at = rows.schema.get_field_index("timestamp")
+    numbers = rows.set_column(at, "timestamp", rows.column(at).cast(pa.int64()))
+    records: list[dict[str, Any]] = numbers.to_pylist()
+    return records
+
+
 class RefusedRecords:
     """The refused records of one topic."""
 
@@ -142,7 +150,7 @@ class RefusedRecords:
         for batch in self._batches(tp, start, end):
             chosen = np.flatnonzero(np.isin(batch.offsets(), repeated))
             rows = batch.data.select([*PLACE_COLUMNS, *RECORD_COLUMNS]).take(pa.array(chosen))
-            for offset, row in zip(batch.offsets()[chosen].tolist(), rows.to_pylist(), strict=True):
+            for offset, row in zip(batch.offsets()[chosen].tolist(), record_rows(rows), strict=True):
                 digest = hashlib.sha256(repr(row).encode()).digest()
                 if digest in seen:
                     copies.append(offset)
@@ -176,8 +184,7 @@ class RefusedRecords:
         for rows in self.waiting():
             for i in np.flatnonzero(np.asarray(rows.column("offset")) == offset):
                 if rows.column("partition")[int(i)].as_py() == partition:
-                    record: dict[str, Any] = rows.slice(int(i), 1).to_pylist()[0]
-                    return record
+                    return record_rows(rows.slice(int(i), 1))[0]
         raise InvalidRequestError(
             f"topic {self.info.name!r} has no refused record of partition {partition} and offset {offset}; 'sparklog "
             f"refused list {self.info.name}' lists them"

@@ -187,7 +187,7 @@ class _PartitionCheck:
             if tp.topic == self._info.name:  # a column that was added later can have a default at the source
                 stored = self._info.schemas[batch.schema_id].names
                 data = data.select([name for name in data.schema.names if name in stored])
-            rows |= zip(batch.offsets().tolist(), data.to_pylist(), strict=True)
+            rows |= zip(batch.offsets().tolist(), comparable_rows(pa.table(data)), strict=True)
         return rows
 
     def _compare(self, tp: TopicPartition, source: dict[int, Any], here: dict[int, Any], end: int) -> None:
@@ -210,7 +210,30 @@ def _rows_of(batches: tuple[memoryview, ...], schemas: Mapping[int, pa.Schema]) 
     for data in batches:
         header = decode_header(data)
         rows, offsets = decode_rows(data, schemas[header.schema_id], header)
-        yield from zip(row_offsets(header, offsets).tolist(), pa.Table.from_batches([rows]).to_pylist(), strict=True)
+        yield from zip(
+            row_offsets(header, offsets).tolist(), comparable_rows(pa.Table.from_batches([rows])), strict=True
+        )
+
+
+def comparable_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows with times and dates as whole numbers, because Python's types end with the year 9999."""
+    schema = pa.schema([field.with_type(_whole_numbers(field.type)) for field in table.schema])
+    rows: list[dict[str, Any]] = table.cast(schema).to_pylist()
+    return rows
+
+
+def _whole_numbers(t: pa.DataType) -> pa.DataType:
+    """Return the type with integers in the place of times and dates, also within lists, maps and structs."""
+    if pa.types.is_temporal(t):
+        return pa.int32() if t.bit_width == 32 else pa.int64()
+    if pa.types.is_map(t):
+        key, item = t.key_field, t.item_field
+        return pa.map_(key.with_type(_whole_numbers(key.type)), item.with_type(_whole_numbers(item.type)))
+    if pa.types.is_list(t):
+        return pa.list_(t.value_field.with_type(_whole_numbers(t.value_type)))
+    if pa.types.is_struct(t):
+        return pa.struct([field.with_type(_whole_numbers(field.type)) for field in t])
+    return t
 
 
 def _differ(first: object, second: object) -> bool:
