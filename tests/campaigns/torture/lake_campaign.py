@@ -29,12 +29,15 @@ from sparklog.environment.fault_points import VARIABLE
 from sparklog.errors import SparklogError
 from tests.campaigns.torture.frame import run_from_command_line
 from tests.support.ports import free_port
+from tests.support.waiting import until
 
 TOPIC = "trips"
 PARTITIONS = 3
 STEPS = ("lake.file-written", "lake.files-written", "lake.before-commit", "lake.after-commit")
 PLAIN = -1
 """Transaction number of rows outside transactions."""
+KILLS_PER_COMMIT = 3
+"""Number of kills among which there is a commit at least."""
 START_S = 300.0
 """Longest wait for a broker, which may start slowly beside other work."""
 SETTINGS = {"lake.worker.enable": False, "log.flush.interval.ms": 1_000}
@@ -102,6 +105,19 @@ class Load:
                 continue  # the outcome does not matter: the log says which transactions count
 
 
+def _await_commit(table: Path, workers: list[subprocess.Popen[bytes]], address: str) -> None:
+    """Wait for the next version, which workers that start slowly have no time for between two kills."""
+    version = DeltaTable(table).version()
+
+    def has_advanced() -> bool:
+        for i, worker in enumerate(workers):
+            if worker.poll() is not None:  # it has killed itself at its step
+                workers[i] = worker_process(address)
+        return DeltaTable(table).version() > version
+
+    until(has_advanced, "a commit under load", within_s=START_S)
+
+
 def _rows(transactions: list[int]) -> pa.Table:
     return pa.table({"transaction": transactions})
 
@@ -131,8 +147,10 @@ def run(directory: Path, kills: int, seed: int) -> Outcome:
     load = Load(address)
     workers = [worker_process(address) for _ in range(2)]
     try:
-        for _ in range(kills):
+        for n in range(kills):
             time.sleep(choose.uniform(0.5, 4.0))
+            if n % KILLS_PER_COMMIT == KILLS_PER_COMMIT - 1:
+                _await_commit(table, workers, address)
             if choose.random() < 0.15:
                 broker.kill()
                 broker = start()
