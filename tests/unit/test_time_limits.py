@@ -22,6 +22,7 @@ EXPIRES = "the call fails, or gives up an attempt, at this limit: that is the be
 PAUSE = "a pause or a look, after which the test goes on"
 NO_CLOCK = "no real time"
 EXCEPTIONS = {
+    "system/mirrors/test_mirror_administration.py::": EXPIRES,
     "system/test_early_failover.py::test_the_leader_and_controller_is_replaced_within_its_session": PAUSE,
     "system/test_groups.py::test_pause_keeps_the_member_alive": PAUSE,
     "system/test_kafka_gateway_hostile.py::test_well_formed_requests_with_any_values_are_survived": PAUSE,
