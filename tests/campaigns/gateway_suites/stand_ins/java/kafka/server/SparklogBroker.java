@@ -59,8 +59,8 @@ import scala.Option;
 /**
  * A broker of sparklog with a gateway, as Kafka's tests see their brokers. The suite's process starts and stops it.
  *
- * <p>Its metadata cache has the topics of the broker's metadata, and its replica manager their leaders and first offsets.
- * The other parts of a Kafka server (logs, producers, quotas) are null.
+ * <p>Its metadata cache has the topics of the broker's metadata, and its replica manager their leaders and first
+ * offsets. The other parts of a Kafka server (logs, producers, quotas) are null.
  */
 public final class SparklogBroker extends BrokerServer {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -252,7 +252,8 @@ public final class SparklogBroker extends BrokerServer {
 
     private long startOffset(TopicPartition partition) {
         try (Admin admin = admin()) {
-            return admin.listOffsets(Map.of(partition, OffsetSpec.earliest())).partitionResult(partition).get().offset();
+            Map<TopicPartition, OffsetSpec> first = Map.of(partition, OffsetSpec.earliest());
+            return admin.listOffsets(first).partitionResult(partition).get().offset();
         } catch (ExecutionException | InterruptedException e) {
             throw new IllegalStateException(e);
         }
