@@ -171,11 +171,10 @@ def delete_mirror(admin: Topics, infos: Callable[[], Mapping[str, TopicInfo]], n
         topics = [topic for topic in sorted(topics_here) if topics_here[topic].configs.get(NAME) == name]
         if not topics:
             break
-        refused = [topic for topic in topics if topics_here[topic].configs.get(REFUSED_OF)]
-        for topic in [
-            *(topic for topic in topics if topic not in refused),
-            *refused,
-        ]:  # a worker would create the latter
+        topics.sort(
+            key=lambda topic: bool(topics_here[topic].configs.get(REFUSED_OF))
+        )  # a worker would create those again
+        for topic in topics:
             with contextlib.suppress(UnknownTopicOrPartitionError):
                 admin.delete_topic(topic)
             deleted[topic] = None

@@ -400,17 +400,15 @@ class MirrorWorker:
         self._add_partitions(name, partitions)
 
     def _evolve(self, name: str, schema: pa.Schema) -> Mapping[int, pa.Schema]:
-        error: SparklogError | None = None
         try:
             self._admin.alter_schema(name, schema=schema)
         except SparklogError as e:
-            if e.retriable:
-                raise
-            error = e
-        schemas = self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms).schemas
-        if error is not None and not any(schema.equals(one) for one in schemas.values()):
-            raise error  # else another worker has given the topic this schema, and newer ones
-        return schemas
+            if e.retriable or not any(schema.equals(one) for one in self._schemas(name).values()):
+                raise  # else another worker has given the topic this schema, and newer ones
+        return self._schemas(name)
+
+    def _schemas(self, name: str) -> Mapping[int, pa.Schema]:
+        return self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms).schemas
 
     def _set_key_schema(self, name: str, key_schema: str) -> None:
         self._admin.alter_topic(name, {KEY_SCHEMA_SETTING: key_schema})

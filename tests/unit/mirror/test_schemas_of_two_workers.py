@@ -18,9 +18,7 @@ def worker(schemas: dict[int, pa.Schema]) -> Any:
     def refuse(name: str, *, schema: pa.Schema) -> None:
         raise SchemaMismatchError("column 'c' is missing: columns cannot be dropped or renamed")
 
-    topic = SimpleNamespace(schemas=schemas)
-    cluster = SimpleNamespace(topic=lambda name, **_: topic)
-    return SimpleNamespace(_admin=SimpleNamespace(alter_schema=refuse), _cluster=cluster, _timeout_ms=1_000)
+    return SimpleNamespace(_admin=SimpleNamespace(alter_schema=refuse), _schemas=lambda name: schemas)
 
 
 def test_a_schema_that_the_topic_has_already_is_no_error() -> None:
