@@ -126,9 +126,9 @@ class ReplicaPlaces:
         except SparklogError as e:
             log.error("creating %d replicas failed and will be retried: %s", len(added), e)  # noqa: TRY400 - it says it all
             self._retry_at_ms = self._now_ms() + RETRY_MS
-        open_logs = self._storage.logs.table.logs
+        table = self._storage.logs.table
         for partition in added:
-            partition_log = open_logs.get(partition.key)
+            partition_log = table.find(partition.key)
             if partition_log is not None:
                 partition.begin_replica(partition_log)
         log.info("starting to copy %d replicas from their leaders", len(added))

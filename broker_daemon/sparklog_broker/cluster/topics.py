@@ -502,8 +502,7 @@ class Topics:
             await asyncio.shield(self._storage.run(lambda: logs.creation.create_partitions(specs, take_back=take_back)))
         except SparklogError as e:
             log.error("%d new partitions: %s", len(specs), e)  # noqa: TRY400 - its message says it all
-            open_logs = logs.table.logs
-            self._failed_partitions |= {tp: e for s in specs if (tp := s.owner.topic_partition) not in open_logs}
+            self._failed_partitions |= {tp: e for s in specs if logs.table.find(tp := s.owner.topic_partition) is None}
 
 
 def _check_min_insync(name: str, configs: Mapping[str, object], replication_factor: int) -> None:
