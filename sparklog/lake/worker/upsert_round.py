@@ -137,8 +137,9 @@ class UpsertRound:
         for newest in changes.groups() if files else ():
             for file in files:
                 others = other_keys(table.reader.read_file(file, keys, masks=masks), newest, keys)
-                former = kept[file.path]
-                kept[file.path] = former if others is None else others if former is None else others & former
+                if others is not None:
+                    former = kept[file.path]
+                    kept[file.path] = others if former is None else others & former
         return kept
 
     def _rewrite(
