@@ -1,4 +1,4 @@
-"""What processes without users' data frames do not import."""
+"""Modules that processes without users' data frames do not import."""
 
 from __future__ import annotations
 
