@@ -19,13 +19,13 @@ import threading
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparklog.client.local_cluster import SESSION_TIMEOUT_MS, ClusterBroker
 from sparklog.client.local_zookeeper import ZooKeeperProcess
 from sparklog.errors import SparklogError
+from tests.campaigns.gateway_suites.controls import QuietHandler, serving
 from tests.campaigns.gateway_suites.verdict import Verdict, judge
 from tests.support.kafka import KafkaInstallation
 
@@ -295,7 +295,7 @@ def running_clusters(directory: Path) -> Iterator[str]:
     """Serve the orders of the stand-ins for brokers, and yield the URL."""
     clusters = Clusters(directory)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             answer: dict[str, object] = {}
@@ -317,15 +317,9 @@ def running_clusters(directory: Path) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(content)
 
-        def log_message(self, *_: object) -> None:
-            """Write no line for a request."""
-
     clusters.start()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
-            clusters.stop()
+    try:
+        with serving(Handler) as url:
+            yield url
+    finally:
+        clusters.stop()

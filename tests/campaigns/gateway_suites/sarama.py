@@ -15,16 +15,15 @@ import shlex
 import socket
 import subprocess
 import sys
-import threading
 import time
 import tomllib
 import urllib.request
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 from sparklog.client.local_cluster import SESSION_TIMEOUT_MS, ClusterBroker, LocalCluster
+from tests.campaigns.gateway_suites.controls import QuietHandler, serving
 from tests.campaigns.gateway_suites.go_suites import download, results
 from tests.campaigns.gateway_suites.verdict import Verdict, judge
 
@@ -124,7 +123,7 @@ def free_ports(count: int) -> list[int]:
 def controls(cluster: LocalCluster) -> Iterator[str]:
     """Serve `POST /start|stop|logs/N` for the stand-in of docker compose, and yield the URL."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(QuietHandler):
         def do_POST(self) -> None:
             _, verb, number = self.path.split("/")
             broker = cluster.brokers[int(number) - 1]
@@ -136,16 +135,8 @@ def controls(cluster: LocalCluster) -> Iterator[str]:
             self.end_headers()
             self.wfile.write(broker.log.encode() if verb == "logs" else b"")
 
-        def log_message(self, *_: object) -> None:
-            """Write no line for a request."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
-        finally:
-            server.shutdown()
+    with serving(Handler) as url:
+        yield url
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Fixtures of mirrors: the cluster that gets the copies, its Admin, and a worker that a test runs by itself."""
+"""Fixtures of mirrors: the cluster that gets the copies, the Admins of both sides, and a worker that tests run."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ def target(request: pytest.FixtureRequest) -> Iterator[LocalBroker]:
 @pytest.fixture
 def admin(target: LocalBroker) -> Iterator[sparklog.Admin]:
     with sparklog.Admin(target.bootstrap_servers) as opened:
+        yield opened
+
+
+@pytest.fixture
+def source_admin(source: LocalBroker) -> Iterator[sparklog.Admin]:
+    """Admin of the module's own fixture `source`."""
+    with sparklog.Admin(source.bootstrap_servers) as opened:
         yield opened
 
 

@@ -32,12 +32,6 @@ def source() -> Iterator[LocalBroker]:
         yield local
 
 
-@pytest.fixture
-def there(source: LocalBroker) -> Iterator[sparklog.Admin]:
-    with sparklog.Admin(source.bootstrap_servers) as opened:
-        yield opened
-
-
 def url(source: LocalBroker) -> str:
     return f"sparklog://{source.bootstrap_servers}"
 
@@ -54,10 +48,10 @@ def values(local: LocalBroker, topic: str) -> list[tuple[Any, ...]]:
 
 
 def test_topics_of_one_mirror_have_one_definition(
-    source: LocalBroker, admin: sparklog.Admin, there: sparklog.Admin, monkeypatch: pytest.MonkeyPatch
+    source: LocalBroker, admin: sparklog.Admin, source_admin: sparklog.Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("first", "second"):
-        there.create_topic(name)
+        source_admin.create_topic(name)
     admin.create_mirror("one", source=url(source), topics="first", groups=".*")
     with pytest.raises(InvalidConfigError, match=r"mirror\.topics = 'first' instead of 'second'"):
         admin.create_mirror("one", source=url(source), topics="second", groups=".*")
@@ -72,13 +66,13 @@ def test_topics_of_one_mirror_have_one_definition(
 
 
 def test_promotion_waits_for_partitions_that_the_source_has_added(
-    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, there: sparklog.Admin, worker: MirrorWorker
+    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, source_admin: sparklog.Admin, worker: MirrorWorker
 ) -> None:
-    there.create_topic("grown", 1)
+    source_admin.create_topic("grown", 1)
     send(source, "grown", 0, 3)
     admin.create_mirror("grow", source=url(source), topics="grown")
     assert worker.run_once() == {}
-    there.add_partitions("grown", 3)
+    source_admin.add_partitions("grown", 3)
     send(source, "grown", 2, 5)
     with pytest.raises(RequestTimedOutError, match="grown-1 of the source does not exist here yet"):
         admin.promote_mirror("grow", timeout_ms=1)
@@ -88,9 +82,9 @@ def test_promotion_waits_for_partitions_that_the_source_has_added(
 
 
 def test_partitions_that_only_the_copy_has_stop_no_mirror(
-    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, there: sparklog.Admin, worker: MirrorWorker
+    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, source_admin: sparklog.Admin, worker: MirrorWorker
 ) -> None:
-    there.create_topic("wide", 1)
+    source_admin.create_topic("wide", 1)
     send(source, "wide", 0, 3)
     admin.create_mirror("wider", source=url(source), topics="wide")
     admin.add_partitions("wide", 3)
@@ -98,7 +92,7 @@ def test_partitions_that_only_the_copy_has_stop_no_mirror(
     described = admin.describe_mirrors()[0]
     assert (described.lag, described.topics[0].error, described.error) == (0, "", "")
     assert verify_mirror(cluster(target.bootstrap_servers), "wider").problems == []
-    there.add_partitions("wide", 2)
+    source_admin.add_partitions("wide", 2)
     send(source, "wide", 1, 4)
     assert worker.run_once() == {}
     assert values(target, "wide") == values(source, "wide")
@@ -107,12 +101,12 @@ def test_partitions_that_only_the_copy_has_stop_no_mirror(
 
 
 def test_a_paused_or_deleted_mirror_gets_no_topics(
-    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, there: sparklog.Admin, worker: MirrorWorker
+    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, source_admin: sparklog.Admin, worker: MirrorWorker
 ) -> None:
-    there.create_topic("still-1")
+    source_admin.create_topic("still-1")
     admin.create_mirror("stop", source=url(source), topics="still-.*")
     admin.pause_mirror("stop")
-    there.create_topic("still-2")
+    source_admin.create_topic("still-2")
     assert worker.run_once() == {"still-1": "paused: paused by a user"}
     assert "still-2" not in admin.list_topics()
     admin.resume_mirror("stop")
@@ -128,19 +122,19 @@ def test_a_paused_or_deleted_mirror_gets_no_topics(
 
 
 def test_topics_that_the_source_has_lost_are_named(
-    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, there: sparklog.Admin, worker: MirrorWorker
+    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, source_admin: sparklog.Admin, worker: MirrorWorker
 ) -> None:
     for name in ("lost", "kept"):
-        there.create_topic(name)
+        source_admin.create_topic(name)
         send(source, name, 0, 2)
     admin.create_mirror("losing", source=url(source), topics="lost,kept")
     assert worker.run_once() == {}
-    there.delete_topic("lost")
+    source_admin.delete_topic("lost")
     report = verify_mirror(cluster(target.bootstrap_servers), "losing")
     assert report.records == 2 and "no topic 'lost'" in report.problems[0] and len(report.problems) == 1
     with pytest.raises(InvalidConfigError, match=r"the source has no topic 'lost'.*promote losing lost --now"):
         admin.promote_mirror("losing", ["lost"])
-    there.create_topic("lost")
+    source_admin.create_topic("lost")
     with pytest.raises(InvalidConfigError, match=r"deleted and created again at the source.*lost --now"):
         admin.promote_mirror("losing", ["lost"])
     assert admin.promote_mirror("losing", ["lost"], now=True) == ["lost"]
@@ -151,9 +145,9 @@ def test_topics_that_the_source_has_lost_are_named(
 
 
 def test_records_behind_an_open_transaction_are_counted_and_promotion_waits_for_its_end(
-    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, there: sparklog.Admin, worker: MirrorWorker
+    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, source_admin: sparklog.Admin, worker: MirrorWorker
 ) -> None:
-    there.create_topic("held")
+    source_admin.create_topic("held")
     send(source, "held", 0, 3)
     with sparklog.Producer(source.bootstrap_servers, transactional_id="hanging") as hanging:
         hanging.init_transactions()
@@ -175,9 +169,9 @@ def test_records_behind_an_open_transaction_are_counted_and_promotion_waits_for_
 
 
 def test_a_pause_or_a_deletion_ends_the_wait_of_a_promotion(
-    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, there: sparklog.Admin
+    source: LocalBroker, target: LocalBroker, admin: sparklog.Admin, source_admin: sparklog.Admin
 ) -> None:
-    there.create_topic("waited")
+    source_admin.create_topic("waited")
     send(source, "waited", 0, 2)
     here = cluster(target.bootstrap_servers)
 

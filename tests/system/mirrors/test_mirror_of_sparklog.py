@@ -28,12 +28,6 @@ def source() -> Iterator[LocalBroker]:
         yield local
 
 
-@pytest.fixture
-def there(source: LocalBroker) -> Iterator[sparklog.Admin]:
-    with sparklog.Admin(source.bootstrap_servers) as opened:
-        yield opened
-
-
 def url(source: LocalBroker) -> str:
     return f"sparklog://{source.bootstrap_servers}"
 
@@ -74,33 +68,33 @@ def verified(target: LocalBroker, mirror: str) -> tuple[int, list[str]]:
 def test_columns_offsets_and_transactions_are_the_same_until_the_copy_takes_over(
     source: LocalBroker,
     target: LocalBroker,
-    there: sparklog.Admin,
+    source_admin: sparklog.Admin,
     admin: sparklog.Admin,
     worker: MirrorWorker,
 ) -> None:
-    there.create_topic(
+    source_admin.create_topic(
         "accounts", 2, "id INT, name STRING, at TIMESTAMP, sum FLOAT", ["id"], "at", {"retention.ms": -1}
     )
     send(source, "accounts", [{"id": i, "name": f"n{i}", "sum": i / 3} for i in range(100)])
-    there.alter_schema("accounts", add_columns="city STRING")
+    source_admin.alter_schema("accounts", add_columns="city STRING")
     in_transactions(source, "accounts", [{"id": i, "name": "in a transaction", "city": "Bern"} for i in range(6)])
-    there.alter_schema("accounts", widen_columns="sum DOUBLE")
+    source_admin.alter_schema("accounts", widen_columns="sum DOUBLE")
     send(source, "accounts", [{"id": 7, "sum": float("nan")}, {"id": 8, "sum": -0.0}], compression="zstd")
     tp = TopicPartition("accounts", 0)
-    there.alter_group_offsets("readers", {tp: OffsetAndMetadata(5, "note")})
+    source_admin.alter_group_offsets("readers", {tp: OffsetAndMetadata(5, "note")})
 
     admin.create_mirror("copy", source=url(source), topics="accounts", groups="readers")
     assert worker.run_once() == {}
-    assert admin.describe_topic("accounts").schema == there.describe_topic("accounts").schema
+    assert admin.describe_topic("accounts").schema == source_admin.describe_topic("accounts").schema
     assert stored(target, "accounts") == stored(source, "accounts")
-    assert ends(admin, "accounts") == ends(there, "accounts")
+    assert ends(admin, "accounts") == ends(source_admin, "accounts")
     assert admin.list_group_offsets("readers") == {tp: OffsetAndMetadata(5, "note")}
     assert verified(target, "copy") == (105, [])
     with pytest.raises(PolicyViolationError, match="mirror promote copy accounts"):
         send(target, "accounts", [{"id": 1}], linger_ms=0)
 
-    there.alter_schema("accounts", add_columns="note STRING")
-    there.add_partitions("accounts", 3)
+    source_admin.alter_schema("accounts", add_columns="note STRING")
+    source_admin.add_partitions("accounts", 3)
     send(source, "accounts", [{"id": i, "note": "new"} for i in range(40)])
     assert worker.run_once() == {}
     assert stored(target, "accounts") == stored(source, "accounts")
@@ -115,16 +109,16 @@ def test_columns_offsets_and_transactions_are_the_same_until_the_copy_takes_over
 
 
 def test_the_key_schema_of_the_source_comes_after_the_topic(
-    source: LocalBroker, target: LocalBroker, there: sparklog.Admin, admin: sparklog.Admin, worker: MirrorWorker
+    source: LocalBroker, target: LocalBroker, source_admin: sparklog.Admin, admin: sparklog.Admin, worker: MirrorWorker
 ) -> None:
-    there.create_topic("keyed", 3, "id BIGINT, name STRING", ["id"], configs={"kafka.key.format": "avro"})
+    source_admin.create_topic("keyed", 3, "id BIGINT, name STRING", ["id"], configs={"kafka.key.format": "avro"})
     admin.create_mirror("keyed-copy", source=url(source), topics="keyed")
     assert worker.run_once() == {}
     assert "kafka.key.schema" not in admin.describe_topic("keyed").configs
-    there.alter_topic("keyed", {"kafka.key.schema": '{"id":7,"schema":"\\"long\\""}'})
+    source_admin.alter_topic("keyed", {"kafka.key.schema": '{"id":7,"schema":"\\"long\\""}'})
     send(source, "keyed", [{"id": i} for i in range(30)])
     assert worker.run_once() == {}
-    assert admin.describe_topic("keyed").configs == there.describe_topic("keyed").configs | {
+    assert admin.describe_topic("keyed").configs == source_admin.describe_topic("keyed").configs | {
         name: value for name, value in admin.describe_topic("keyed").configs.items() if name.startswith("mirror.")
     }
     admin.promote_mirror("keyed-copy")
@@ -137,14 +131,14 @@ def test_the_key_schema_of_the_source_comes_after_the_topic(
 def test_envelope_topics_keep_times_headers_tombstones_and_removed_records(
     source: LocalBroker,
     target: LocalBroker,
-    there: sparklog.Admin,
+    source_admin: sparklog.Admin,
     admin: sparklog.Admin,
     worker: MirrorWorker,
     stamp: str,
 ) -> None:
     name = f"events-{stamp}"
     settings = {"cleanup.policy": "compact", "segment.bytes": 4_096, "min.cleanable.dirty.ratio": 0.01}
-    there.create_topic(name, 1, configs={**settings, "message.timestamp.type": stamp})
+    source_admin.create_topic(name, 1, configs={**settings, "message.timestamp.type": stamp})
     with sparklog.Producer(source.bootstrap_servers, linger_ms=0) as producer:
         for i in range(60):
             value = None if i % 9 == 0 else b"v%d" % i
@@ -152,7 +146,7 @@ def test_envelope_topics_keep_times_headers_tombstones_and_removed_records(
     admin.create_mirror(f"copy-{stamp}", source=url(source), topics=name)
     assert worker.run_once() == {}
     assert verified(target, f"copy-{stamp}")[1] == []
-    assert ends(admin, name) == ends(there, name) == [60]
+    assert ends(admin, name) == ends(source_admin, name) == [60]
     assert stored(target, name).splitlines()[-3:] == stored(source, name).splitlines()[-3:]
     kafka = KafkaConsumer(
         {"bootstrap.servers": target.kafka_bootstrap_servers, "group.id": name, "auto.offset.reset": "earliest"}

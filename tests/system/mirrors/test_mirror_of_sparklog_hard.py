@@ -55,12 +55,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
         yield local
 
 
-@pytest.fixture
-def there(source: LocalBroker) -> Iterator[sparklog.Admin]:
-    with sparklog.Admin(source.bootstrap_servers) as opened:
-        yield opened
-
-
 def url(source: LocalBroker) -> str:
     return f"sparklog://{source.bootstrap_servers}"
 
@@ -83,20 +77,20 @@ def ends(admin: sparklog.Admin, topic: str, partitions: int = 1) -> list[int]:
 
 
 def test_segments_in_the_object_store_and_lost_and_other_records(
-    source: LocalBroker, there: sparklog.Admin, target: LocalBroker, admin: sparklog.Admin, worker: MirrorWorker
+    source: LocalBroker, source_admin: sparklog.Admin, target: LocalBroker, admin: sparklog.Admin, worker: MirrorWorker
 ) -> None:
-    there.create_topic("tiered", 1, configs=TIERED)
+    source_admin.create_topic("tiered", 1, configs=TIERED)
     send(source, "tiered", range(60))
     folder = source.data_dir / "tiered-0"
     until(lambda: len(list(folder.glob("*.arrow"))) == 1, "local files are gone")
-    assert there.describe_topic("tiered").partition_details[0].local_log_start_offset > 0
+    assert source_admin.describe_topic("tiered").partition_details[0].local_log_start_offset > 0
     admin.create_mirror("tiered", source=url(source), topics="tiered")
     assert "remote.storage.enable" not in admin.describe_topic("tiered").configs
     assert worker.run_once(["tiered"]) == {}
     assert stored(target, "tiered").equals(stored(source, "tiered")) and ends(admin, "tiered") == [60]
 
     send(source, "tiered", range(60, 100))
-    there.delete_records({TopicPartition("tiered", 0): 90})
+    source_admin.delete_records({TopicPartition("tiered", 0): 90})
     assert worker.run_once(["tiered"]) == {}
     lost = next(mirror for mirror in admin.describe_mirrors() if mirror.name == "tiered").topics[0].partitions[0]
     assert (lost.lost, lost.end, lost.lag) == (30, 100, 0)
@@ -105,17 +99,17 @@ def test_segments_in_the_object_store_and_lost_and_other_records(
     copied = rows.filter(pa.array([offset >= 90 for offset in rows["_offset"].to_pylist()]))
     assert copied.equals(stored(source, "tiered"))
 
-    there.delete_topic("tiered")
-    there.create_topic("tiered", 1)
+    source_admin.delete_topic("tiered")
+    source_admin.create_topic("tiered", 1)
     send(source, "tiered", range(200))
     assert "deleted and created again" in worker.run_once(["tiered"])["tiered"]
     assert stored(target, "tiered").equals(rows)
 
 
 def test_transactions_that_are_open_while_they_are_mirrored(
-    source: LocalBroker, there: sparklog.Admin, target: LocalBroker, admin: sparklog.Admin, worker: MirrorWorker
+    source: LocalBroker, source_admin: sparklog.Admin, target: LocalBroker, admin: sparklog.Admin, worker: MirrorWorker
 ) -> None:
-    there.create_topic("open", 1)
+    source_admin.create_topic("open", 1)
     send(source, "open", range(3))
     with (
         sparklog.Producer(source.bootstrap_servers, transactional_id="aborts") as aborting,
@@ -134,7 +128,7 @@ def test_transactions_that_are_open_while_they_are_mirrored(
         assert ends(admin, "open") == [4]
         committing.commit_transaction()
     assert worker.run_once(["open"]) == {}
-    assert ends(admin, "open") == ends(there, "open") == [10]
+    assert ends(admin, "open") == ends(source_admin, "open") == [10]
     rows = stored(target, "open")
     assert rows.equals(stored(source, "open")) and rows["_offset"].to_pylist() == [0, 1, 2, 4, 5, 6, 7]
     counted = sparklog.sql(target.bootstrap_servers, "SELECT count(*) AS n, max(_offset) AS last FROM open")
@@ -143,13 +137,13 @@ def test_transactions_that_are_open_while_they_are_mirrored(
 
 @pytest.mark.nightly
 def test_large_batches_and_many_columns_take_bounded_memory(
-    source: LocalBroker, there: sparklog.Admin, target: LocalBroker, admin: sparklog.Admin
+    source: LocalBroker, source_admin: sparklog.Admin, target: LocalBroker, admin: sparklog.Admin
 ) -> None:
-    there.create_topic("large", 4, "id BIGINT, data BINARY")
+    source_admin.create_topic("large", 4, "id BIGINT, data BINARY")
     kinds: list[tuple[str, Any, Any]] = [
         ("INT", pa.int32(), int), ("STRING", pa.string(), str), ("DOUBLE", pa.float64(), float), ("BIGINT", pa.int64(), int)
     ]  # fmt: skip
-    there.create_topic("wide", 2, ", ".join(f"c{i} {kinds[i % 4][0]}" for i in range(100)))
+    source_admin.create_topic("wide", 2, ", ".join(f"c{i} {kinds[i % 4][0]}" for i in range(100)))
     chance = random.Random(1)
     with sparklog.Producer(source.bootstrap_servers, compression="none") as producer:
         for number in range(BATCHES):
@@ -188,9 +182,9 @@ def has_copied(admin: sparklog.Admin, count: int) -> bool:
 @pytest.mark.nightly
 @pytest.mark.skipif(not has_java(), reason="Java is needed for ZooKeeper")
 def test_the_leaders_of_the_target_move_while_it_copies(
-    source: LocalBroker, there: sparklog.Admin, tmp_path: Path
+    source: LocalBroker, source_admin: sparklog.Admin, tmp_path: Path
 ) -> None:
-    there.create_topic("moving", 4)
+    source_admin.create_topic("moving", 4)
     settings = {"mirror.worker.enable": False, "default.replication.factor": 3, "topic.min.insync.replicas": 2}
     with (
         sparklog.start_local(tmp_path / "target", brokers=3, settings=settings, timeout_s=START_S) as three,
