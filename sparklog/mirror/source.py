@@ -82,6 +82,8 @@ class FetchedPartition(NamedTuple):
 
     error: SparklogError | None
     is_out_of_range: bool
+    end: int
+    """High watermark."""
     stable: int
     """Last stable offset."""
     diverging: EpochAnswer | None

@@ -25,16 +25,21 @@ Offset = Annotated[int, Meta(ge=-1, le=2**63 - 1)]
 
 
 class SourceEnd(Message):
-    """The last stable offset of a partition at the source; -1: not known."""
+    """The last stable offset of a partition at the source; -1: not known.
+
+    `held`: number of offsets after it, which wait for the end of an open transaction.
+    """
 
     partition: Partition
     offset: Offset
+    held: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
 
 
 class MirrorReport(Message):
     """The state of a mirrored topic after a round of the worker. `as_of_ms`: the topic has all records that the source
     had committed before this time; 0: not known. `error`: error of the round; empty: it succeeded. `refused`: number of
-    records so far that do not fit the columns; -1: not known."""
+    records so far that do not fit the columns; -1: not known. `held_since_ms`: time since which a partition has held
+    offsets after the same last stable offset; 0: none has."""
 
     topic: Name
     topic_id: Text
@@ -42,6 +47,7 @@ class MirrorReport(Message):
     as_of_ms: Int64 = 0
     error: Annotated[str, Meta(max_length=ERROR_CHARS_MAX)] = ""
     refused: Offset = -1
+    held_since_ms: Int64 = 0
 
 
 class ReportMirrorsRequest(Message):
@@ -70,6 +76,7 @@ class MirrorState(Message):
     as_of_ms: int
     error: str
     reported_ms: int
+    held_since_ms: int = 0
 
 
 class DescribeMirrorsResponse(Message):

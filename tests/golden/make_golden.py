@@ -319,7 +319,7 @@ REQUESTS: dict[Api, Message] = {
     Api.REPORT_MIRRORS: mirrors.ReportMirrorsRequest(
         [
             mirrors.MirrorReport(
-                "trips", "0af3", [mirrors.SourceEnd(0, 1_000), mirrors.SourceEnd(2, -1)], BASE_MS, "away", 3
+                "trips", "0af3", [mirrors.SourceEnd(0, 1_000, 7), mirrors.SourceEnd(2, -1)], BASE_MS, "away", 3, BASE_MS
             )
         ]
     ),
@@ -465,7 +465,7 @@ RESPONSES: dict[Api, Message] = {
     Api.REPORT_LAKE: lakes.ReportLakeResponse(),
     Api.REPORT_MIRRORS: mirrors.ReportMirrorsResponse(),
     Api.DESCRIBE_MIRRORS: mirrors.DescribeMirrorsResponse(
-        [mirrors.MirrorState("trips", [mirrors.SourceEnd(0, 1_000)], BASE_MS, "", BASE_MS)]
+        [mirrors.MirrorState("trips", [mirrors.SourceEnd(0, 1_000, 7)], BASE_MS, "", BASE_MS, BASE_MS)]
     ),
     Api.SCHEMA_RECORDS: schemas.SchemaRecordsResponse(
         8,

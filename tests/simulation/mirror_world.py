@@ -291,7 +291,7 @@ class SimulatedSource:
             code = Kafka.OFFSET_OUT_OF_RANGE
         if code:
             out_of_range = code == Kafka.OFFSET_OUT_OF_RANGE
-            return {TP: FetchedPartition(source_error(code, "t-0"), out_of_range, -1, None, NO_RECORDS)}
+            return {TP: FetchedPartition(source_error(code, "t-0"), out_of_range, -1, -1, None, NO_RECORDS)}
         if self._is_of_sparklog:
             return {TP: self._stored_batches(position)}
         data = b"".join(b.encoded() for b in self.batches if b.last >= position and b.base < self.stable)
@@ -302,7 +302,9 @@ class SimulatedSource:
             data = data[:at] + bytes([data[at] ^ (1 << self._choose.randrange(8))]) + data[at + 1 :]
         aborted = tuple(AbortedTransaction(p, first) for p, first, end in self.aborted if end >= position)
         return {
-            TP: FetchedPartition(None, False, self.stable, None, KafkaRecords(memoryview(data), self.stable, aborted))
+            TP: FetchedPartition(
+                None, False, self.end, self.stable, None, KafkaRecords(memoryview(data), self.stable, aborted)
+            )
         }
 
     def _stored_batches(self, position: int) -> FetchedPartition:
@@ -319,7 +321,7 @@ class SimulatedSource:
             data = data[:at] + bytes([data[at] ^ (1 << self._choose.randrange(8))]) + data[at + 1 :]
         aborted = tuple(AbortedBatches(p, first, end) for p, first, end in self.aborted if end >= position)
         batches = SourceBatches(memoryview(data), self.stable, aborted, ENVELOPE, None)
-        return FetchedPartition(None, False, self.stable, None, batches)
+        return FetchedPartition(None, False, self.end, self.stable, None, batches)
 
 
 class SimulatedLog:

@@ -6,6 +6,7 @@ import re
 import shutil
 import socket
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -69,7 +70,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
         mirrored = {"mirror.name": "old", "mirror.source": "kafka://old:9092", "mirror.lost": "0:3-9"}
         create_topic(client, "mirrored", configs=mirrored)
         topic_id = client.request(Api.METADATA, MetadataRequest(["mirrored"]), MetadataResponse).topics[0].topic_id
-        report = mirrors.MirrorReport("mirrored", topic_id, [mirrors.SourceEnd(0, 7)], 0, "no route", 4)
+        report = mirrors.MirrorReport("mirrored", topic_id, [mirrors.SourceEnd(0, 7, 5)], 0, "no route", 4, 1_000)
         client.request(Api.REPORT_MIRRORS, mirrors.ReportMirrorsRequest([report]), mirrors.ReportMirrorsResponse)
         assert produce(client, [("t", 0, BATCH), ("t", 1, BATCH)])[0].error_code == 0
         assert produce(client, [("nobody's", 0, BATCH)])[0].error_code != 0
@@ -122,9 +123,11 @@ def test_the_numbers_are_those_of_the_requests(broker: BrokerProcess) -> None:
     assert phases_s == pytest.approx(total_s)
     assert of("sparklog_lake_paused", topic="lake") == 1
     assert of("sparklog_lake_lag_records", topic="lake") == 0
-    figures = {"lag_records": 7, "lost_records": 6, "refused_records": 4, "paused": 0, "failing": 1}
+    figures = {"lag_records": 7, "lost_records": 6, "refused_records": 4, "paused": 0, "failing": 1, "held_records": 5}
     for name, value in figures.items():
         assert of(f"sparklog_mirror_{name}", topic="mirrored", mirror="old") == value
+    held_since_1970_s = of("sparklog_mirror_held_seconds", topic="mirrored", mirror="old")
+    assert held_since_1970_s == pytest.approx(time.time() - 1, rel=0.01)
     assert of("sparklog_ready") == 1
     assert of("process_open_fds") > 5
 

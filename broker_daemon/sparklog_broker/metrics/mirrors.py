@@ -33,6 +33,10 @@ class MirrorRow(NamedTuple):
     paused: bool
     failing: bool
     """True if the last round failed, or the worker's reports are missing."""
+    held: int = 0
+    """Number of offsets at the source that wait for the end of an open transaction."""
+    held_seconds: float = 0.0
+    """Time, in s, for which offsets of a partition have waited after the same last stable offset."""
 
 
 def read_mirrors(mirrors: Mirrors, partitions: Partitions, broker_id: int | None, now_ms: int) -> list[MirrorRow]:
@@ -49,6 +53,7 @@ def read_mirrors(mirrors: Mirrors, partitions: Partitions, broker_id: int | None
         since_ms = mirrors.born_ms if report is None else report.as_of_ms or report.first_reported_ms
         silent_ms = now_ms - (mirrors.born_ms if report is None else report.reported_ms)
         is_paused = bool(mirrored.paused)
+        held = 0 if report is None else sum(end.held for end in report.source_ends.values())
         rows.append(
             MirrorRow(
                 name,
@@ -59,6 +64,8 @@ def read_mirrors(mirrors: Mirrors, partitions: Partitions, broker_id: int | None
                 -1 if report is None else report.refused,
                 is_paused,
                 not is_paused and (silent_ms > SILENT_MS or (report is not None and bool(report.error))),
+                held,
+                max(0.0, (now_ms - report.held_since_ms) / 1000) if report is not None and held else 0.0,
             )
         )
     return rows
@@ -71,7 +78,7 @@ def _lag(partitions: Partitions, topic: str, report: MirrorProgress, broker_id: 
         log = None if partition is None else partition.open_log
         if partition is None or log is None or (broker_id is not None and partition.replicas.leader != broker_id):
             continue
-        lag += max(0, source_end - log.last_stable_offset)
+        lag += max(0, source_end.offset - log.last_stable_offset)
     return lag
 
 
@@ -98,6 +105,16 @@ def mirror_families(rows: list[MirrorRow]) -> Iterator[Metric]:
             "sparklog_mirror_refused_records",
             "Records of the source that do not fit the columns of the mirrored topic, since the mirror's beginning.",
             [r.refused for r in rows],
+        ),
+        (
+            "sparklog_mirror_held_records",
+            "Offsets at the source that wait for the end of an open transaction.",
+            [r.held for r in rows],
+        ),
+        (
+            "sparklog_mirror_held_seconds",
+            "Time for which offsets of a partition at the source have waited for the end of the same open transaction.",
+            [r.held_seconds for r in rows],
         ),
         ("sparklog_mirror_paused", "1 if the mirror of the topic is paused.", [int(r.paused) for r in rows]),
         (

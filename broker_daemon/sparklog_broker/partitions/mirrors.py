@@ -14,8 +14,8 @@ class MirrorProgress(Struct, frozen=True):
     """The newest report about one topic."""
 
     topic_id: str
-    source_ends: dict[int, int]
-    """Last stable offset of the source by partition."""
+    source_ends: dict[int, SourceEnd]
+    """Last stable offsets of the source by partition."""
     as_of_ms: int
     """The topic has all records that the source had committed before this time; 0 if unknown."""
     error: str
@@ -25,6 +25,8 @@ class MirrorProgress(Struct, frozen=True):
     """Time of the first report on this broker's clock. While `as_of_ms` is unknown, the lag counts from it."""
     refused: int = -1
     """Number of records so far that do not fit the columns; -1 if unknown."""
+    held_since_ms: int = 0
+    """Time since which a partition has held offsets after the same last stable offset; 0: none has."""
 
 
 class Mirrors:
@@ -50,7 +52,7 @@ class Mirrors:
         before = self._reports.get(report.topic)
         if before is None or before.topic_id != report.topic_id:
             before = MirrorProgress(report.topic_id, {}, 0, "", now_ms, now_ms)
-        ends = {end.partition: end.offset for end in report.source_ends if end.offset >= 0}
+        ends = {end.partition: end for end in report.source_ends if end.offset >= 0}
         return MirrorProgress(
             report.topic_id,
             before.source_ends | ends,
@@ -59,6 +61,7 @@ class Mirrors:
             now_ms,
             before.first_reported_ms,
             max(before.refused, report.refused),
+            report.held_since_ms,
         )
 
     def reports(self) -> dict[str, MirrorProgress]:
@@ -75,10 +78,11 @@ class Mirrors:
         return [
             MirrorState(
                 name,
-                [SourceEnd(p, offset) for p, offset in sorted(report.source_ends.items())],
+                [end for _, end in sorted(report.source_ends.items())],
                 report.as_of_ms,
                 report.error,
                 report.reported_ms,
+                report.held_since_ms,
             )
             for name in dict.fromkeys(topics)
             if (report := reports.get(name)) is not None

@@ -24,6 +24,8 @@ LOOKS_BEHIND = 3
 multiple of the written records."""
 LAKE_BEHIND_S = 300.0
 MIRROR_BEHIND_S = 300.0
+MIRROR_HELD_S = 900.0
+"""Kafka's longest time of a transaction by default (`transaction.max.timeout.ms`)."""
 RETENTION_SHARE = 0.8
 """Unread records are near deletion from this share of `retention.ms` or `retention.bytes` on."""
 FRAME_ROOM_BYTES = 64 * 1024
@@ -266,6 +268,15 @@ def mirrors(facts: Facts) -> Iterator[Finding]:
                 f"the mirror of topic {mirror.topic} is {duration(mirror.behind_s)} behind; {mirror.lag:,} offsets are missing",
                 "Records that the source deletes before the mirror reads them are lost.",
                 "Start more mirror workers, or look for the limit: the source, the network, the brokers here.",
+                status,
+            )
+        if mirror.held_s > MIRROR_HELD_S:
+            yield Finding(
+                Severity.warning,
+                f"{mirror.held:,} offsets of topic {mirror.topic} have waited at the source for {duration(mirror.held_s)} for "
+                "the end of an open transaction",
+                "Readers with read_committed and the mirror get none of these records, and a promotion waits for them.",
+                "End its producer, or the transaction: kafka-transactions.sh or `sparklog transaction` finds it there.",
                 status,
             )
 

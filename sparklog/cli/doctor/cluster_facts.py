@@ -172,6 +172,8 @@ class ClusterLook:
                 max((p.lag_seconds for p in topic.partitions), default=0.0),
                 sum(p.lost for p in topic.partitions),
                 sum(p.refused for p in topic.partitions),
+                sum(p.held for p in topic.partitions),
+                topic.held_seconds,
             )
             for mirror in mirrors or ()
             for topic in mirror.topics

@@ -107,6 +107,10 @@ class MirrorFacts(NamedTuple):
     """Number of offsets that the source had deleted before the mirror read them."""
     refused: int = 0
     """Number of records that did not fit the columns of a typed topic."""
+    held: int = 0
+    """Number of offsets at the source that wait for the end of an open transaction."""
+    held_s: float = 0.0
+    """Time in s for which they have waited for the end of the same one."""
 
 
 class ClusterFacts(NamedTuple):

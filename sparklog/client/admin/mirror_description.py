@@ -39,8 +39,7 @@ class MirrorPartition:
     refused: int = 0
     """Number of records that did not fit the columns of a typed topic."""
     held: int = 0
-    """Number of offsets at the source that wait for the end of an open transaction: its records and all after them. 0
-    also if the source does not answer."""
+    """Number of offsets at the source that wait for the end of an open transaction: its records and all after them."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +58,9 @@ class MirrorTopic:
     """Error of the worker's newest round; empty: it succeeded, or no worker has reported."""
     is_reported: bool = False
     """True if a worker has reported to a broker that answers, since this broker's start."""
+    held_seconds: float = 0.0
+    """Time for which offsets of a partition at the source have waited for the end of the same open transaction, as a
+    worker has reported."""
 
 
 @dataclass(frozen=True)
@@ -146,14 +148,16 @@ def _description(
                 _count(refused.get(tp)),
                 report,
                 now_ms,
-                bounds[tp].end - bounds[tp].stable if tp in bounds else 0,
+                _held(tp, bounds, report),
             )
             for tp in tps
             if tp.topic == topic.topic
         )
         state = "paused" if topic.paused else "running"
         problem = (report.error if report is not None else "") or refusals.get(topic.topic, "")
-        described.append(MirrorTopic(topic.topic, state, topic.paused, partitions, problem, report is not None))
+        waits = report is not None and report.held_since_ms and any(p.held for p in partitions)
+        held_s = max(0.0, (now_ms - report.held_since_ms) / 1000) if report is not None and waits else 0.0
+        described.append(MirrorTopic(topic.topic, state, topic.paused, partitions, problem, report is not None, held_s))
     return MirrorDescription(
         definition.name,
         definition.source,
@@ -198,6 +202,13 @@ def _partition(
     if lag > 0 and as_of_ms > 0:
         lag_seconds = max(0.0, (now_ms - as_of_ms) / 1000)
     return MirrorPartition(tp.partition, source_end, end.end, lag, lag_seconds, lost, refused, held)
+
+
+def _held(tp: TopicPartition, bounds: Mapping[TopicPartition, SourceBounds], report: MirrorProgress | None) -> int:
+    """Return the number of offsets that wait at the source, by its answer, or by the newest report."""
+    if tp in bounds:
+        return bounds[tp].end - bounds[tp].stable
+    return 0 if report is None else report.held.get(tp.partition, 0)
 
 
 def _count(log: RefusedLog | None) -> int:

@@ -31,14 +31,26 @@ class MirrorProgress:
     """The topic has all records that the source had committed before this time; 0: not known."""
     error: str
     """Error of the newest round; empty: it succeeded."""
+    held: Mapping[int, int]
+    """Number of offsets at the source that wait for the end of an open transaction, by partition."""
+    held_since_ms: int
+    """Time since which offsets of a partition wait after the same last stable offset; 0: none waits."""
 
 
 def report_of(
-    topic: str, topic_id: str, source_ends: Mapping[int, int], *, as_of_ms: int = 0, error: str = "", refused: int = -1
+    topic: str,
+    topic_id: str,
+    source_ends: Mapping[int, int],
+    *,
+    as_of_ms: int = 0,
+    error: str = "",
+    refused: int = -1,
+    held: Mapping[int, int],
+    held_since_ms: int = 0,
 ) -> MirrorReport:
     """Return a report about one topic."""
-    ends = [SourceEnd(p, offset) for p, offset in sorted(source_ends.items())]
-    return MirrorReport(topic, topic_id, ends, as_of_ms, error[:ERROR_CHARS_MAX], refused)
+    ends = [SourceEnd(p, offset, held.get(p, 0)) for p, offset in sorted(source_ends.items())]
+    return MirrorReport(topic, topic_id, ends, as_of_ms, error[:ERROR_CHARS_MAX], refused, held_since_ms)
 
 
 def report_mirrors(cluster: Cluster, reports: Sequence[MirrorReport], *, timeout_ms: int = 5_000) -> None:
@@ -73,6 +85,12 @@ def read_mirror_reports(cluster: Cluster, topics: Iterable[str], *, timeout_ms: 
                 if one.topic not in newest or one.reported_ms >= newest[one.topic].reported_ms:
                     newest[one.topic] = one
     return {
-        topic: MirrorProgress({end.partition: end.offset for end in r.source_ends}, r.as_of_ms, r.error)
+        topic: MirrorProgress(
+            {end.partition: end.offset for end in r.source_ends},
+            r.as_of_ms,
+            r.error,
+            {end.partition: end.held for end in r.source_ends if end.held},
+            r.held_since_ms,
+        )
         for topic, r in newest.items()
     }

@@ -240,6 +240,7 @@ class SparklogSource:
         return FetchedPartition(
             error,
             isinstance(error, OffsetOutOfRangeError),
+            result.high_watermark,
             result.last_stable_offset,
             None,
             SourceBatches(data, result.last_stable_offset, aborted, info.schemas, info.timestamp_column),

@@ -465,6 +465,7 @@ def _fetched(tp: TopicPartition, part: Mapping[str, Any]) -> FetchedPartition:
     return FetchedPartition(
         source_error(code, str(tp)) if code else None,
         code == Kafka.OFFSET_OUT_OF_RANGE,
+        end,
         stable,
         other,
         KafkaRecords(part["records"] if part["records"] is not None else memoryview(b""), stable, aborted),

@@ -116,6 +116,10 @@ class PartitionState(Struct):
     is_judged: bool = False
     stable: int = -1
     """The source's last stable offset; -1: not known."""
+    held: int = 0
+    """Number of offsets after it, which wait for the end of an open transaction."""
+    held_since_s: float = 0.0
+    """Time since which offsets wait after the same last stable offset."""
     not_before_s: float = 0.0
     failures: int = 0
     """Number of errors in succession."""
@@ -143,6 +147,12 @@ class PartitionState(Struct):
         """True if the partition has all committed records that the source had at the last answer."""
         return self.is_judged and not self.failures and 0 <= self.stable <= self.end
 
+    def note_source(self, end: int, stable: int, now_s: float) -> None:
+        """Note the source's high watermark and last stable offset."""
+        if stable != self.stable or not self.held:
+            self.held_since_s = now_s
+        self.stable, self.held = stable, max(0, end - stable)
+
 
 class TopicProgress(Struct, frozen=True):
     """The progress of one topic."""
@@ -155,6 +165,10 @@ class TopicProgress(Struct, frozen=True):
     """Error of a partition; empty: none."""
     refused: int = -1
     """Number of records so far that do not fit the columns; -1: not known."""
+    held: dict[int, int] = {}
+    """Number of offsets at the source that wait for the end of an open transaction, by partition."""
+    held_s: float = 0.0
+    """Longest time for which offsets of a partition have waited after the same last stable offset."""
 
 
 class MirrorSync:
@@ -227,6 +241,7 @@ class MirrorSync:
     def progress(self) -> dict[str, TopicProgress]:
         """Return the progress of each topic, after a round."""
         topics: dict[str, TopicProgress] = {}
+        now_s = self._clock_s()
         for tp, state in self.states.items():
             before = topics.get(tp.topic, TopicProgress({}, is_current=True, error="", refused=0))
             ends = before.source_ends | ({tp.partition: state.stable} if state.stable >= 0 else {})
@@ -236,6 +251,8 @@ class MirrorSync:
                 is_current=before.is_current and state.is_current,
                 error=error,
                 refused=-1 if before.refused < 0 or state.stable < 0 else before.refused + state.refused.count,
+                held=before.held | ({tp.partition: state.held} if state.held else {}),
+                held_s=max(before.held_s, now_s - state.held_since_s if state.held else 0.0),
             )
         return topics
 
@@ -346,7 +363,7 @@ class MirrorSync:
                 self.look_again()
                 self._fail(tp, answer)
                 continue
-            state.stable = its_bounds.stable
+            state.note_source(its_bounds.end, its_bounds.stable, self._clock_s())
             verdict = Go() if answer is None else judge_epoch(*kept[tp], answer)
             if isinstance(verdict, Pause):
                 self._doubt(tp, verdict, kept[tp][1])
@@ -440,7 +457,8 @@ class MirrorSync:
         except SparklogError as e:
             self._note_bad_answer(tp, e)
             return None
-        state.stable, state.bad_answers, state.failures, state.error = part.stable, 0, 0, ""
+        state.note_source(part.end, part.stable, self._clock_s())
+        state.bad_answers, state.failures, state.error = 0, 0, ""
         return placed
 
     def _note_other_epoch(self, tp: TopicPartition, answer: EpochAnswer) -> None:

@@ -294,6 +294,8 @@ class MirrorWorker:
                 as_of_ms=now_ms if one.is_current else 0,
                 error=one.error,
                 refused=one.refused,
+                held=one.held,
+                held_since_ms=now_ms - int(one.held_s * 1000) if one.held else 0,
             )
             for name, one in progress.items()
             if name in topics

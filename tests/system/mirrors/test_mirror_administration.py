@@ -158,6 +158,8 @@ def test_records_behind_an_open_transaction_are_counted_and_promotion_waits_for_
         assert worker.run_once() == {}
         (partition,) = admin.describe_mirrors()[0].topics[0].partitions
         assert (partition.source_end, partition.lag, partition.held) == (3, 0, 6)
+        reported = admin.describe_mirrors(["held"], asks_source=False)[0].topics[0]
+        assert [p.held for p in reported.partitions] == [6]
         report = verify_mirror(cluster(target.bootstrap_servers), "holding")
         assert (report.records, report.held, report.problems) == (3, 6, [])
         with pytest.raises(RequestTimedOutError, match=r"lacks 6 offsets, which wait there for the end of an open"):

@@ -10,9 +10,9 @@ from sparklog.client.admin.mirror_description import MirrorDescription, MirrorPa
 from sparklog.console.web import make_templates
 
 
-def section(*, refused_topic: str = "", source_end: int = 10, **state: Any) -> str:
+def section(*, refused_topic: str = "", source_end: int = 10, held: int = 0, **state: Any) -> str:
     """Text of the section without tags."""
-    partition = MirrorPartition(0, source_end, 7, source_end - 7 if source_end >= 0 else -1, 1.0, 2, 3)
+    partition = MirrorPartition(0, source_end, 7, source_end - 7 if source_end >= 0 else -1, 1.0, 2, 3, held)
     topic = MirrorTopic(
         **{"topic": "t", "state": "running", "reason": "", "is_reported": True, **state}, partitions=(partition,)
     )
@@ -40,6 +40,11 @@ def test_the_section_names_the_topic_of_refused_records() -> None:
 def test_the_section_shows_a_pause_an_error_and_a_missing_worker() -> None:
     text = section(state="paused", reason="<b>created again</b>", error="no leader", is_reported=False)
     assert "Paused: &lt;b&gt;created again" in text and "no leader" in text and "No mirror worker has reported" in text
+
+
+def test_the_section_counts_offsets_behind_an_open_transaction() -> None:
+    assert "5 offsets wait at the source for the end of an open transaction" in section(held=5)
+    assert "open transaction" not in section()
 
 
 def test_the_section_shows_missing_ends_of_the_source() -> None:

@@ -215,6 +215,8 @@ CASES = (
     Case("mirrors", cluster(mirrors=(MirrorFacts("old", "trips", lost=1_234),)), W, "deleted 1,234 offsets"),
     Case("mirrors", cluster(mirrors=(MirrorFacts("old", "trips", refused=1_234),)), W, "1,234 records do not fit"),
     Case("mirrors", cluster(mirrors=(MirrorFacts("old", "trips", lag=7, behind_s=30.0),)), None),
+    Case("mirrors", cluster(mirrors=(MirrorFacts("old", "trips", held=7, held_s=901.0),)), W, "7 offsets of topic trips"),
+    Case("mirrors", cluster(mirrors=(MirrorFacts("old", "trips", held=7, held_s=30.0),)), None),
     Case("messages-beyond-frames", cluster(topics=(replace(TOPIC, configs={"max.message.bytes": 100 << 20}),)), W, "104,857,600"),
     Case("messages-beyond-frames", cluster(topics=(replace(TOPIC, configs={"max.message.bytes": 99 << 20}),)), None),
     Case("data-directory", data_dir(problem="/data does not exist", log_dirs=()), E, "/data does not exist"),
