@@ -288,7 +288,7 @@ def reset_offsets(
         table.add_row(tp.topic, str(tp.partition), before, console.number(move.offset))
     console.stdout().print(table)
     if execute:
-        print(f"\nset {len(moves)} offsets of group {group}")
+        print(f"\nset {len(moves)} {'offset' if len(moves) == 1 else 'offsets'} of group {group}")
     else:
         print("\nnothing has changed: --execute sets the offsets", file=sys.stderr)
 

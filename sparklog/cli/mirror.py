@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, TableFormat, open
 
 if TYPE_CHECKING:
     from sparklog.client.admin.mirror_description import MirrorDescription, MirrorPartition
-    from sparklog.client.admin.mirror_estimate import MirrorEstimate
+    from sparklog.client.admin.mirror_estimate import MirrorEstimate, TopicEstimate
     from sparklog.client.admin.mirror_plan import MirrorPlan
 
 app = typer.Typer(help="Mirror topics of a Kafka or sparklog cluster, with the same offsets.", no_args_is_help=True)
@@ -21,6 +22,7 @@ app = typer.Typer(help="Mirror topics of a Kafka or sparklog cluster, with the s
 REASON_CHARS_MAX = 1_000
 HELD = "which wait at the source for the end of an open transaction"
 ALL_TOPICS = ".*"
+GROUPS_SHOWN_MAX = 20
 MirrorName = Annotated[str, typer.Argument(help="The mirror's name.")]
 
 
@@ -110,7 +112,8 @@ Throttle = Annotated[
     str | None, typer.Option(metavar="BYTES/S", help="Largest rate of one worker, such as 50MB/s (default: none).")
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Show the topics, their sizes and settings, and create nothing.")
+    bool,
+    typer.Option("--dry-run", help="Show topics, sizes, settings and groups, try some records, and create nothing."),
 ]
 
 
@@ -168,7 +171,9 @@ def _plan(
     """Ask the source, and print the topics that the mirror would create."""
     from sparklog.client.admin.mirror_admin import check_refused_max, mirror_definition
     from sparklog.client.admin.mirror_estimate import estimate_mirror
+    from sparklog.client.admin.mirror_groups import chosen_groups
     from sparklog.client.admin.mirror_plan import open_source, plan_mirror, require_topics
+    from sparklog.client.admin.mirror_targets import planned_target
     from sparklog.client.net.cluster import cluster
 
     definition = mirror_definition(name, **options)
@@ -178,10 +183,14 @@ def _plan(
     try:
         require_topics(definition, source, here)
         plan = plan_mirror(definition, source, here)
-        estimate = estimate_mirror(source, [topic.name for topic in plan.topics])
+        topics = {topic.name: topic for topic in plan.topics}
+        estimate = estimate_mirror(
+            source, topics, lambda name: planned_target(definition, topics[name]) if definition.is_typed else None
+        )
+        groups = chosen_groups(definition, source)
     finally:
         source.close()
-    _print_plan(plan, estimate.within(definition.bytes_per_second), format)
+    _print_plan(plan, estimate.within(definition.bytes_per_second), groups, format)
 
 
 def _columns(texts: list[str]) -> dict[str, Any]:
@@ -216,37 +225,52 @@ def _by_pattern(text: str) -> tuple[str, str]:
     return (pattern, rest) if mark and not re.search(r"[`\s]", pattern) else (ALL_TOPICS, text)
 
 
-def _print_plan(plan: MirrorPlan, estimate: MirrorEstimate, format: TableFormat) -> None:
+def _print_plan(plan: MirrorPlan, estimate: MirrorEstimate, groups: list[str], format: TableFormat) -> None:
     from sparklog.cli import console
     from sparklog.cli.printing import duration, printable
+    from sparklog.client.admin.mirror_estimate import TopicEstimate
     from sparklog.settings import MIRROR_PREFIX
 
     rows = [
         (
-            topic.name,
-            topic.partitions,
-            *estimate.topics.get(topic.name, (0, 0)),
+            topic,
+            estimate.topics.get(topic.name, TopicEstimate(0, 0)),
             {n: v for n, v in topic.configs.items() if not n.startswith(MIRROR_PREFIX)},
-            list(topic.remarks),
         )
         for topic in plan.topics
     ]
     if format is TableFormat.json:
         import json
 
-        keys = ("topic", "partitions", "records", "bytes", "configs", "remarks")
-        topics = [dict(zip(keys, row, strict=True)) for row in rows]
-        print(json.dumps({"topics": topics, "refused": plan.refused, "seconds": round(estimate.seconds, 1)}))
+        topics = [
+            {
+                "topic": topic.name,
+                "partitions": topic.partitions,
+                "records": size.records,
+                "bytes": size.size_bytes,
+                "held": size.held,
+                "tried": size.trial._asdict(),
+                "configs": configs,
+                "remarks": list(topic.remarks),
+            }
+            for topic, size, configs in rows
+        ]
+        shown = {"topics": topics, "refused": plan.refused, "groups": groups, "seconds": round(estimate.seconds, 1)}
+        print(json.dumps(shown))
         return
     numbers = ("partitions", "records", "size")
     table = console.table("topic", *numbers, "settings", right=numbers)
-    for name, partitions, records, size_bytes, configs, _ in rows:
+    for topic, size, configs in rows:
         settings = ", ".join(f"{n}={v}" for n, v in configs.items()) or "defaults"
-        table.add_row(name, str(partitions), console.number(records), console.size(size_bytes), settings)
+        numbers = (str(topic.partitions), console.number(size.records), console.size(size.size_bytes))
+        table.add_row(topic.name, *numbers, settings)
     console.stdout().print(table)
-    for name, *_, remarks in rows:
-        for remark in remarks:
-            print(printable(f"{name}: {remark}", REASON_CHARS_MAX))
+    for topic, size, _ in rows:
+        for remark in (*topic.remarks, *_findings(size)):
+            print(printable(f"{topic.name}: {remark}", REASON_CHARS_MAX))
+    if groups:
+        more = f" and {len(groups) - GROUPS_SHOWN_MAX} more" if len(groups) > GROUPS_SHOWN_MAX else ""
+        print(f"groups: {printable(', '.join(groups[:GROUPS_SHOWN_MAX]), REASON_CHARS_MAX)}{more}")
     for name, reason in plan.refused.items():
         print(f"not mirrored: {printable(f'{name}: {reason}', REASON_CHARS_MAX)}")
     if estimate.seconds:
@@ -255,6 +279,19 @@ def _print_plan(plan: MirrorPlan, estimate: MirrorEstimate, format: TableFormat)
             f"about {console.size(total)}, which one worker fetches and converts in about {duration(estimate.seconds)}"
         )
     print(f"{len(rows)} {'topic' if len(rows) == 1 else 'topics'} would be created; nothing was changed")
+
+
+def _findings(size: TopicEstimate) -> Iterator[str]:
+    """Yield what the look at a topic's offsets and at some of its records has shown."""
+    from sparklog.cli import console
+
+    if size.held:
+        yield f"{console.number(size.held)} more offsets, {HELD}"
+    if size.trial.unfit:
+        tried, unfit = console.number(size.trial.records), console.number(size.trial.unfit)
+        yield f"{unfit} of {tried} tried records do not fit, such as {size.trial.problem}"
+    elif size.trial.problem:
+        yield f"its records cannot be converted: {size.trial.problem}"
 
 
 _STATUS_EPILOG = """\

@@ -65,6 +65,8 @@ class Refusals(NamedTuple):
     """Reason of a pause before the next record; empty: none."""
     new: int = 0
     """Number of rows in the batches."""
+    example: str = ""
+    """Place of the first of these records, and the reason; empty: there is none."""
 
 
 NO_REFUSALS = Refusals((), RefusedLog(), "")
@@ -180,7 +182,8 @@ class TypedConversion:
         if self._fences and end > log.end:
             batches += writer.gap(log.end, end, epoch)
             log = replace(log, end=end, epoch=epoch)
-        return Refusals(tuple(batches), log, self._stop, len(offsets))
+        example = f"offset {first} of partition {self._partition}: {rows.column('reason')[0]}"
+        return Refusals(tuple(batches), log, self._stop, len(offsets), example)
 
     def _bounds(self, rows: pa.RecordBatch, place: BatchPlace) -> Sequence[int]:
         column = self._target.timestamp_column

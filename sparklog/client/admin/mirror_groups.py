@@ -27,6 +27,14 @@ class Groups(Protocol):
 logger = logging.getLogger(__name__)
 
 
+def chosen_groups(definition: MirrorDefinition, source: MirrorSource) -> list[str]:
+    """Return the source's groups whose offsets the mirror copies. Raises errors of the source's list of groups."""
+    if not definition.groups:
+        return []
+    pattern = matcher(definition.groups)
+    return [name for name in source.groups() if len(name) <= SOURCE_NAME_CHARS_MAX and pattern.fullmatch(name)]
+
+
 class GroupCopier:
     """Copies offsets of one mirror's groups, for one thread. A group that has members here is left alone."""
 
@@ -40,13 +48,11 @@ class GroupCopier:
     def copy(self, definition: MirrorDefinition, ends: Mapping[TopicPartition, int]) -> int:
         """Copy the offsets of the partitions in `ends`, which has the log ends here. Returns the number of offsets that
         were committed. Raises errors of the source's list of groups."""
-        if not definition.groups or not ends:
+        if not ends:
             return 0
-        pattern = matcher(definition.groups)
         count = 0
         self.errors = {}
-        names = (name for name in self._source.groups() if len(name) <= SOURCE_NAME_CHARS_MAX)
-        for group_id in filter(pattern.fullmatch, names):
+        for group_id in chosen_groups(definition, self._source):
             try:
                 count += self._copy_group(group_id, ends)
             except SparklogError as e:

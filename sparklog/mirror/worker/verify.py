@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from sparklog.client.admin.mirror_description import mirrored_topics
 from sparklog.client.admin.mirror_plan import open_source
+from sparklog.client.admin.mirror_targets import typed_target
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.registry_reader import registry_schemas
 from sparklog.client.net.topic_info import TopicInfo
@@ -31,7 +32,6 @@ from sparklog.mirror.refused import RefusedLog
 from sparklog.mirror.rules import NO_EPOCH, NO_SCHEMA
 from sparklog.mirror.source import ConversionTarget, MirrorSource, SourceTopic
 from sparklog.mirror.typed import NO_LIMIT, TypedConversion, TypedTarget
-from sparklog.mirror.worker.typed_topics import typed_target
 from sparklog.types import READ_COMMITTED, TopicPartition
 
 NAMED_MAX = 20

@@ -18,6 +18,7 @@ from sparklog.client.admin.admin import Admin
 from sparklog.client.admin.mirror_groups import GroupCopier
 from sparklog.client.admin.mirror_plan import create_missing_topics, create_refused_topic, open_source
 from sparklog.client.admin.mirror_reports import report_mirrors, report_of
+from sparklog.client.admin.mirror_targets import typed_target
 from sparklog.client.consumer.topic_shares import TopicShares
 from sparklog.client.net.cluster import Cluster, cluster
 from sparklog.client.net.registry_reader import registry_schemas
@@ -45,7 +46,6 @@ from sparklog.mirror.rules import absent_text
 from sparklog.mirror.source import MirrorSource
 from sparklog.mirror.worker.log_side import LogSide
 from sparklog.mirror.worker.sync import Decisions, Mirrored, MirrorSync, TopicProgress
-from sparklog.mirror.worker.typed_topics import typed_target
 from sparklog.security.client_security import Security
 from sparklog.types import TopicPartition
 
