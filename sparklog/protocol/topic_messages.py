@@ -177,10 +177,12 @@ class CreateTopicResponse(Message):
 
 class DeleteTopicRequest(Message):
     """Delete a topic with all its data. `topic_id`: delete only the topic with this id, so that a repeated request
-    cannot delete a newer topic of the same name; "": delete the topic with any id."""
+    cannot delete a newer topic of the same name; "": delete the topic with any id. `mirror`: delete only a topic that
+    this mirror fills, because it can be promoted meanwhile; "": delete any topic."""
 
     name: Name
     topic_id: TopicId = ""
+    mirror: Text = ""
 
 
 class DeleteTopicResponse(Message):

@@ -297,7 +297,7 @@ def _check_spelling(names: Iterable[str]) -> None:
         if name != BOOTSTRAP and not is_about_security(name):
             from difflib import get_close_matches  # for mistakes only
 
-            near = get_close_matches(name, spellings, n=1, cutoff=MISSPELT_RATIO)
+            near = get_close_matches(name.lower(), spellings, n=1, cutoff=MISSPELT_RATIO)
             if near:
                 raise InvalidConfigError(f"unknown setting {name!r}: did you mean {near[0]!r}?")
 

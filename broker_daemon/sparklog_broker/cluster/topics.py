@@ -28,6 +28,7 @@ from sparklog.log.model.retention_policy import POLICY_COMPACT
 from sparklog.log.model.tiering_policy import TIERING_SETTING
 from sparklog.log.partition_log import PartitionLog
 from sparklog.metadata.image_store import image_of, topic_of
+from sparklog.metadata.mirror_settings import NAME as MIRROR_NAME
 from sparklog.metadata.store import (
     ENVELOPE_SCHEMA_ID,
     Topic,
@@ -308,10 +309,11 @@ class Topics:
         directories = self._storage.topic_directories
         await asyncio.shield(self._storage.run(lambda: directories.delete_files(grown, first)))
 
-    async def delete(self, name: str, topic_id: str = "", *, is_repeated: bool = False) -> str:
-        """Delete a topic, and return its id. `topic_id` "" accepts any topic with the name. `is_repeated`: an earlier
-        attempt may have deleted the topic. Then "" raises RequestTimedOutError, because a new topic may have the name.
-        Raises UnknownTopicOrPartitionError, and the errors of `create`."""
+    async def delete(self, name: str, topic_id: str = "", *, mirror: str = "", is_repeated: bool = False) -> str:
+        """Delete a topic, and return its id. `topic_id` "" accepts any topic with the name; `mirror` "" also one that
+        no mirror fills. `is_repeated`: an earlier attempt may have deleted the topic. Then the id "" raises
+        RequestTimedOutError, because a new topic may have the name. Raises UnknownTopicOrPartitionError, and the errors
+        of `create`."""
         existing = self.partitions.topics.get(name)
         if is_repeated and not topic_id:
             raise RequestTimedOutError(
@@ -321,7 +323,8 @@ class Topics:
             return topic_id
         topic = self._existing_topic(name)
         check_id(topic, topic_id)
-        await self._decide(lambda token: DeleteTopic(token, name, topic.topic_id))
+        required = {MIRROR_NAME: mirror} if mirror else {}
+        await self._decide(lambda token: DeleteTopic(token, name, topic.topic_id, required))
         log.info("deleted topic %s", name)
         return topic.topic_id
 

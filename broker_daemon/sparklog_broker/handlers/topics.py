@@ -71,7 +71,8 @@ async def delete_topic(request: DeleteTopicRequest, payload: memoryview, context
     """Answer when the topic is deleted; its files are unlinked in the background."""
     check_not_internal(request.name, "deleted")
     topics, is_repeated = context.broker.topics, context.is_repeated
-    return Response(DeleteTopicResponse(await topics.delete(request.name, request.topic_id, is_repeated=is_repeated)))
+    topic_id = await topics.delete(request.name, request.topic_id, mirror=request.mirror, is_repeated=is_repeated)
+    return Response(DeleteTopicResponse(topic_id))
 
 
 async def alter_topic(request: AlterTopicRequest, payload: memoryview, context: RequestContext) -> Response:

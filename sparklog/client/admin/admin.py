@@ -1108,7 +1108,9 @@ class Admin:
         Raises:
             InvalidConfigError: The mirror does not exist.
         """
-        return mirror_admin.delete_mirror(self, self._topic_infos, name)
+        return mirror_admin.delete_mirror(
+            lambda topic: topic_admin.delete_topic(self._call(), topic, mirror=name), self._topic_infos, name
+        )
 
     def _topic_infos(self) -> dict[str, TopicInfo]:
         """Return all topics by name, without their figures."""

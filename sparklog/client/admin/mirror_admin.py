@@ -161,9 +161,10 @@ def _set_pause(admin: Topics, infos: Mapping[str, TopicInfo], name: str, reason:
     return [topic.topic for topic in topics]
 
 
-def delete_mirror(admin: Topics, infos: Callable[[], Mapping[str, TopicInfo]], name: str) -> list[str]:
-    """Delete a mirror with its topics that are not promoted, and return their names. `infos`: reads all topics here,
-    again until none is of the mirror, because a worker can have created one meanwhile. Raises InvalidConfigError for an
+def delete_mirror(delete: Callable[[str], None], infos: Callable[[], Mapping[str, TopicInfo]], name: str) -> list[str]:
+    """Delete a mirror with its topics that are not promoted, and return their names. `delete`: deletes a topic, and
+    raises UnknownTopicOrPartitionError for one that has been promoted meanwhile. `infos`: reads all topics here, again
+    until none is of the mirror, because a worker can have created one meanwhile. Raises InvalidConfigError for an
     unknown mirror."""
     deleted: dict[str, None] = {}
     for _ in range(DELETE_ROUNDS):
@@ -176,8 +177,8 @@ def delete_mirror(admin: Topics, infos: Callable[[], Mapping[str, TopicInfo]], n
         )  # a worker would create those again
         for topic in topics:
             with contextlib.suppress(UnknownTopicOrPartitionError):
-                admin.delete_topic(topic)
-            deleted[topic] = None
+                delete(topic)
+                deleted[topic] = None
     if not deleted:
         mirrored_topics(topics_here, name)  # raises
     return list(deleted)

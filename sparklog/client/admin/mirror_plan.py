@@ -44,8 +44,6 @@ class Topics(Groups, Protocol):
 
     def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> Any: ...
 
-    def delete_topic(self, name: str) -> None: ...
-
 
 def open_source(definition: MirrorDefinition, timeout_ms: int) -> MirrorSource:
     """Return the client of a mirror's source. Raises InvalidConfigError."""

@@ -125,8 +125,8 @@ def _grown(call: Call, name: str, total: int) -> TopicInfo:
         )
 
 
-def delete_topic(call: Call, name: str) -> None:
-    """Delete a topic; see `Admin`.
+def delete_topic(call: Call, name: str, *, mirror: str = "") -> None:
+    """Delete a topic; see `Admin`. `mirror`: the mirror that must fill the topic; "": any topic.
 
     The request names the topic's id, so that it can be repeated without deleting a newer topic of the name. Without the
     id (the client cannot describe the topic, or the topic was created again) an unclear outcome is an error.
@@ -139,7 +139,7 @@ def delete_topic(call: Call, name: str) -> None:
 
     def delete(topic_id: str) -> None:
         repeating = RepeatPolicy((UnknownTopicOrPartitionError,), once=not topic_id)
-        call.change_once(DeleteTopicRequest(name, topic_id), DeleteTopicResponse, repeating)
+        call.change_once(DeleteTopicRequest(name, topic_id, mirror), DeleteTopicResponse, repeating)
 
     try:
         try:

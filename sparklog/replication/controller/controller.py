@@ -323,8 +323,8 @@ class Controller:
                 check_changes(draft.security(), changes)
                 draft.change_security(changes)
                 return None
-            case DeleteTopic(_, name, topic_id):
-                return topics.delete_topic(draft, name, topic_id)
+            case DeleteTopic():
+                return topics.delete_topic(draft, request)
             case ControlledShutdown():
                 return self._shut_down(draft, request)
             case DirectoryFailed():

@@ -100,11 +100,13 @@ class AddPartitions(Struct, frozen=True):
 
 
 class DeleteTopic(Struct, frozen=True):
-    """Delete a topic. `topic_id`: the id that the topic must have; "" for any id."""
+    """Delete a topic. `topic_id`: the id that the topic must have; "" for any id. `required_configs`: settings
+    that the topic must have."""
 
     token: Hashable
     topic: str
     topic_id: str = ""
+    required_configs: Mapping[str, Value] = {}
 
 
 class AlterConfig(Struct, frozen=True):

@@ -28,7 +28,7 @@ from sparklog.replication.cluster_image import (
 )
 from sparklog.replication.controller.draft import Draft
 from sparklog.replication.controller.election import with_isr
-from sparklog.replication.controller.model import AddPartitions, AlterConfig, AlterSchema, CreateTopic
+from sparklog.replication.controller.model import AddPartitions, AlterConfig, AlterSchema, CreateTopic, DeleteTopic
 from sparklog.replication.controller.placement import check_assignment, place
 from sparklog.settings import PARTITIONS_ADDED
 from sparklog.types import INTERNAL_TOPICS
@@ -53,13 +53,17 @@ def create_topic(draft: Draft, request: CreateTopic) -> TopicImage:
     return draft.topic(name)
 
 
-def delete_topic(draft: Draft, name: str, topic_id: str) -> TopicImage:
-    """Delete a topic. Raises UnknownTopicOrPartitionError if no topic has the name, or the topic has another id."""
+def delete_topic(draft: Draft, request: DeleteTopic) -> TopicImage:
+    """Delete a topic. Raises UnknownTopicOrPartitionError if no topic has the name, the topic has another id, or it
+    lacks the required settings."""
+    name = request.topic
     topic = draft.topic(name)
-    if topic_id not in ("", topic.topic_id):
+    if request.topic_id not in ("", topic.topic_id):
         raise UnknownTopicOrPartitionError(
-            f"topic {name!r} does not exist with the id {topic_id}: another one has the name"
+            f"topic {name!r} does not exist with the id {request.topic_id}: another one has the name"
         )
+    if any(topic.configs.get(setting) != value for setting, value in request.required_configs.items()):
+        raise UnknownTopicOrPartitionError(f"topic {name!r} has not {dict(request.required_configs)}, or not any more")
     draft.delete_topic(name)
     return topic
 

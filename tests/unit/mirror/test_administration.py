@@ -49,11 +49,24 @@ def test_a_topic_that_a_worker_creates_during_the_deletion_is_deleted_too() -> N
     here = Cluster("a", "b")
     here.topics["own"] = Info({})
     here.later = iter(["", "a", "c"])
-    admin: Any = here
-    assert delete_mirror(admin, here.infos, "old") == ["a", "b", "c"]
+    assert delete_mirror(here.delete_topic, here.infos, "old") == ["a", "b", "c"]
     assert here.topics.keys() == {"own"}
     with pytest.raises(InvalidConfigError, match="there is no mirror 'old'"):
-        delete_mirror(admin, here.infos, "old")
+        delete_mirror(here.delete_topic, here.infos, "old")
+
+
+def test_a_topic_that_is_promoted_during_the_deletion_stays() -> None:
+    here = Cluster("a", "b")
+
+    def delete(name: str) -> None:
+        here.topics["b"] = Info({})
+        if name == "b":
+            raise UnknownTopicOrPartitionError(name)
+        here.delete_topic(name)
+
+    stale = [here.infos(), here.infos()]
+    assert delete_mirror(delete, lambda: stale.pop() if stale else here.infos(), "old") == ["a"]
+    assert here.topics == {"b": Info({})}
 
 
 def test_a_pause_without_a_reason_keeps_that_of_the_mirror() -> None:

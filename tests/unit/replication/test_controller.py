@@ -95,6 +95,8 @@ def test_a_topic_is_placed_led_and_published() -> None:
         (AddPartitions("x", "u", 2), errors.UnknownTopicOrPartitionError),
         (AddPartitions("x", "t", 2, assignment=[[1]]), errors.InvalidReplicaAssignmentError),
         (DeleteTopic("x", "u"), errors.UnknownTopicOrPartitionError),
+        (DeleteTopic("x", "t", "other"), errors.UnknownTopicOrPartitionError),
+        (DeleteTopic("x", "t", "id", {"mirror.name": "old"}), errors.UnknownTopicOrPartitionError),
         (AlterConfig("x", "u", {}), errors.UnknownTopicOrPartitionError),
         (ControlledShutdown("x", 1, 9), errors.StaleBrokerEpochError),
     ],

@@ -190,6 +190,9 @@ def test_a_file_as_kafkas_tools_take_it(tmp_path: Path) -> None:
     found = read_client_file(str(path))
     assert found.bootstrap_servers == "h:1"
     assert found.security.resolve() == resolved(SASL_SSL | {"sasl.jaas.config": JAAS}) == client_security(path)
+    path.write_text("SECURITY.PROTOCOL=SSL\n")
+    with pytest.raises(InvalidConfigError, match=r"did you mean 'security.protocol'"):
+        read_client_file(str(path))
     path.write_text("sasl.mechnism=PLAIN\n")
     with pytest.raises(InvalidConfigError, match=r"client\.properties: .*did you mean 'sasl.mechanism'"):
         read_client_file(str(path))
