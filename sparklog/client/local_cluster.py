@@ -70,7 +70,7 @@ class ClusterBroker:
         self.broker_id = broker_id
         """Id of the broker."""
         self.bootstrap_servers = listen
-        """Address of the broker as HOST:PORT."""
+        """Address of the broker as HOST:PORT. If `listen` has the port 0, the first start chooses the port."""
         self.data_dir = data_dir
         """Directory of the broker."""
         self._settings = dict(settings)
@@ -127,6 +127,8 @@ class ClusterBroker:
             self._process = start_broker(
                 self.data_dir, listen, settings=settings, timeout_s=timeout_s, testing=self._testing
             )
+            if self.bootstrap_servers.endswith(":0"):
+                self.bootstrap_servers = self._process.bootstrap_servers
 
     def stop(self) -> int:
         """Stop the broker cleanly: before it ends, other brokers take over the partitions that it leads.

@@ -168,7 +168,7 @@ class CreateTopicRequest(Message):
 
 
 class CreateTopicResponse(Message):
-    """State of the new topic; after `validate_only` its name alone."""
+    """State of the new topic; after `validate_only` without an id, schemas and partitions other than the first."""
 
     topic: TopicState
     throttle_ms: ThrottleMs = 0

@@ -283,6 +283,8 @@ class ProducerState(Message):
     """First offset of its open transaction; -1: none is open."""
     transactional_id: str | None = None
     """Transactional id of the producer; None: no coordinator knows it."""
+    coordinator_epoch: int = -1
+    """Epoch of the coordinator that has ended the producer's last transaction; -1: it has ended none."""
 
 
 class DescribeProducersResponse(Message):

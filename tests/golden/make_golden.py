@@ -499,7 +499,7 @@ RESPONSES: dict[Api, Message] = {
         [txn.TransactionDetails(0, "orders", SUMMARY, [txn.TransactionPartition(7, "flights", 1)])]
     ),
     Api.ABORT_TRANSACTION: txn.AbortTransactionResponse(1),
-    Api.DESCRIBE_PRODUCERS: txn.DescribeProducersResponse([txn.ProducerState(7, 3, 41, BASE_MS, 40, "orders")], 40),
+    Api.DESCRIBE_PRODUCERS: txn.DescribeProducersResponse([txn.ProducerState(7, 3, 41, BASE_MS, 40, "orders", 12)], 40),
     Api.GROUP_HEARTBEAT: groups.GroupHeartbeatResponse(
         "member", 6, 5_000, [groups.TopicPartitions("flights", [0, 1])], topic_ids=["0af3"]
     ),

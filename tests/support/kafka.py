@@ -105,14 +105,16 @@ class KafkaInstallation:
         (self.directory / "log4j2.xml").write_text(_LOG4J)
 
     def _copy(self, target: Path, jars: Sequence[tuple[str, ...]], *, transitive: bool) -> None:
-        if target.exists():
+        pom = self.directory / f"{target.name}.pom.xml"
+        text = _POM.format(name=target.name, dependencies="".join(map(_dependency, jars)))
+        if target.exists() and pom.exists() and pom.read_text() == text:
             return
         if not shutil.which("mvn"):
             raise MeasurementError("Maven is needed to install Kafka: put `mvn` on the PATH (package maven)")
         partial = target.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        pom = self.directory / f"{target.name}.pom.xml"
-        pom.write_text(_POM.format(name=target.name, dependencies="".join(map(_dependency, jars))))
+        shutil.rmtree(target, ignore_errors=True)  # of other jars
+        pom.write_text(text)
         command = ["mvn", "-q", "-B", f"-Dmaven.repo.local={self.directory / 'm2'}", "-f", str(pom)]
         command += ["dependency:copy-dependencies", f"-DoutputDirectory={partial}"]
         run(command if transitive else [*command, "-DexcludeTransitive=true"], timeout_s=INSTALL_TIMEOUT_S)

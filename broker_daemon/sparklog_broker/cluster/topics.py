@@ -40,7 +40,7 @@ from sparklog.metadata.store import (
 )
 from sparklog.protocol.apis import Api
 from sparklog.protocol.group_messages import FindCoordinatorRequest, FindCoordinatorResponse
-from sparklog.replication.cluster_image import MIN_INSYNC_SETTING, ClusterImage, TopicImage
+from sparklog.replication.cluster_image import MIN_INSYNC_SETTING, ClusterImage, PartitionImage, TopicImage
 from sparklog.replication.controller import topics as topic_rules
 from sparklog.replication.controller.draft import Draft
 from sparklog.replication.controller.model import (
@@ -120,45 +120,20 @@ class Topics:
 
     # --- changes
 
-    async def create(self, spec: TopicSpec, *, validate_only: bool = False) -> Topic:
-        """Create a topic; with `validate_only`, only check the request, and return the topic that it would create. If
-        an earlier attempt with the same `request_id` has created it, return that topic.
+    async def create(self, spec: TopicSpec) -> Topic:
+        """Create a topic. If an earlier attempt with the same `request_id` has created it, return that topic.
 
         Raises TopicAlreadyExistsError, InvalidTopicError and other errors of wrong arguments, PolicyViolationError,
         NotControllerError, StorageUnavailableError, RequestTimedOutError (the topic may have been created)."""
         existing = self.partitions.topics.get(spec.name)
         if existing is not None and existing.is_created_by(spec.request_id):
             return existing
-        if existing is not None:
-            raise TopicAlreadyExistsError(f"topic {spec.name!r} already exists; delete it or choose another name")
-        self._check_tier(spec.name, spec.configs)
+        self._check_new(spec, existing)
         schema_id = ENVELOPE_SCHEMA_ID
-        if spec.schema is not None and not validate_only:
+        if spec.schema is not None:
             schema_id = await self._storage.run(self._ids.take_schema_id)
-        requested = self._requested_factor(spec)
-        factor = requested if requested is not None else self._possible_factor()
-        if spec.assignment is not None:
-            factor = min(map(len, spec.assignment), default=factor)
-        topic = new_topic(spec, schema_id, self._environment)
-        _check_min_insync(spec.name, topic.configs, factor)
-        count = topic.partitions if spec.assignment is None else len(spec.assignment)
-        with self.owners.room_for(spec.owner, 1, count):
-
-            def decision(token: int) -> CreateTopic:
-                return CreateTopic(
-                    token,
-                    image_of(topic),
-                    topic.partitions,
-                    factor if requested is not None else REPLICATION_FACTOR_MAX,
-                    spec.assignment,
-                    self._draw(),
-                    self._draw(),
-                    or_fewer=requested is None,
-                )
-
-            if validate_only:
-                topic_rules.create_topic(self._draft(), decision(0))
-                return topic
+        topic, decision = self._creation(spec, schema_id)
+        with self.owners.room_for(spec.owner, 1, topic.partitions):
             try:
                 await self._decide(decision)
             except TopicAlreadyExistsError:
@@ -170,6 +145,42 @@ class Topics:
             await self._delete_if_failed(created)
         log.info("created topic %s: %s, %d partitions", created.name, created.kind, created.partitions)
         return created
+
+    def check_creation(self, spec: TopicSpec) -> tuple[Topic, Sequence[PartitionImage]]:
+        """Return the topic that `create` would create, with partitions. Raises the errors of `create`."""
+        self._check_new(spec, self.partitions.topics.get(spec.name))
+        topic, decision = self._creation(spec, ENVELOPE_SCHEMA_ID)
+        with self.owners.room_for(spec.owner, 1, topic.partitions):
+            return topic, topic_rules.create_topic(self._draft(), decision(0)).partitions
+
+    def _check_new(self, spec: TopicSpec, existing: Topic | None) -> None:
+        """Raise TopicAlreadyExistsError, and the errors of a tiered topic."""
+        if existing is not None:
+            raise TopicAlreadyExistsError(f"topic {spec.name!r} already exists; delete it or choose another name")
+        self._check_tier(spec.name, spec.configs)
+
+    def _creation(self, spec: TopicSpec, schema_id: int) -> tuple[Topic, Callable[[int], CreateTopic]]:
+        """Return the new topic, and the controller's request by its token. Raises the errors of wrong arguments."""
+        requested = self._requested_factor(spec)
+        factor = requested if requested is not None else self._possible_factor()
+        if spec.assignment is not None:
+            factor = min(map(len, spec.assignment), default=factor)
+        topic = new_topic(spec, schema_id, self._environment)
+        _check_min_insync(spec.name, topic.configs, factor)
+
+        def decision(token: int) -> CreateTopic:
+            return CreateTopic(
+                token,
+                image_of(topic),
+                topic.partitions,
+                factor if requested is not None else REPLICATION_FACTOR_MAX,
+                spec.assignment,
+                self._draw(),
+                self._draw(),
+                or_fewer=requested is None,
+            )
+
+        return topic, decision
 
     async def create_internal(self, spec: TopicSpec) -> Topic:
         """Create an internal topic. Callable on any broker. Raises the errors of `create`, and

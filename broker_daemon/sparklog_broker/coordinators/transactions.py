@@ -461,6 +461,7 @@ class TransactionCoordinator:
                 p.last_time_ms,
                 p.transaction_first_offset,
                 owners.get(p.producer_id),
+                p.coordinator_epoch,
             )
             for p in sorted(partition_log.producers())
         ]

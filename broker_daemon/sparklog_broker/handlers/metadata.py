@@ -21,7 +21,7 @@ from sparklog.protocol.topic_messages import (
     TopicState,
 )
 from sparklog.protocol.versions import field_names
-from sparklog.replication.cluster_image import NO_LEADER
+from sparklog.replication.cluster_image import NO_LEADER, PartitionImage
 from sparklog.security.acls import Operation, ResourceType
 from sparklog.security.listeners import GATEWAY_PREFIX, REGISTRY_NAMES, endpoint_for
 from sparklog.types import TopicPartition
@@ -204,18 +204,7 @@ def topic_parts(
 ) -> Iterator[bytes]:
     """Yield the encoded parts of a topic's description. `version` None: the newest."""
     partitions = list(filter(None, map(broker.partitions.find, _keys(topic)))) if with_partitions else []
-    state = TopicState(
-        error_code=0,
-        name=topic.name,
-        topic_id=topic.topic_id,
-        kind=topic.kind,
-        key_columns=list(topic.key_columns),
-        timestamp_column=topic.timestamp_column,
-        configs=dict(topic.configs),
-        created_ms=topic.created_ms,
-        broker_defaults=dict(broker.config.topic_defaults),
-        partition_count=topic.partitions,
-    )
+    state = _topic_state(broker, topic)
     if len(partitions) <= SMALL_TOPIC_PARTITIONS and sum(len(data) for _, data in schemas) <= SMALL_TOPIC_BYTES:
         state.partitions = [_partition_state(p) for p in partitions]
         state.schemas = [SchemaVersion(*s) for s in schemas]
@@ -228,6 +217,32 @@ def topic_parts(
         },
         version,
     )
+
+
+def _topic_state(broker: Broker, topic: Topic) -> TopicState:
+    """Return the state of a topic without partitions and schemas."""
+    return TopicState(
+        error_code=0,
+        name=topic.name,
+        topic_id=topic.topic_id,
+        kind=topic.kind,
+        key_columns=list(topic.key_columns),
+        timestamp_column=topic.timestamp_column,
+        configs=dict(topic.configs),
+        created_ms=topic.created_ms,
+        broker_defaults=dict(broker.config.topic_defaults),
+        partition_count=topic.partitions,
+    )
+
+
+def planned_topic(broker: Broker, topic: Topic, partitions: Sequence[PartitionImage]) -> TopicState:
+    """Return the state of a topic that could be created, with the replicas of some partitions. It has no id."""
+    state = _topic_state(broker, topic)
+    state.topic_id, state.created_ms = "", 0
+    state.partitions = [
+        PartitionState(i, p.leader, p.leader_epoch, list(p.replicas), list(p.isr)) for i, p in enumerate(partitions)
+    ]
+    return state
 
 
 def _keys(topic: Topic) -> Iterator[TopicPartition]:

@@ -18,7 +18,7 @@ from sparklog.protocol.topic_messages import (
 )
 from sparklog.types import INTERNAL_TOPICS
 from sparklog_broker.coordinators.internal_topics import check_internal_configs, check_not_internal
-from sparklog_broker.handlers.metadata import topic_answer, unknown_topic
+from sparklog_broker.handlers.metadata import planned_topic, topic_answer, unknown_topic
 from sparklog_broker.network.reply import Response
 from sparklog_broker.request_context import RequestContext
 
@@ -43,21 +43,22 @@ async def create_topic(request: CreateTopicRequest, payload: memoryview, context
             f"topic {request.name!r}: replication factor {request.replication_factor}, but the assignment has "
             "another number of replicas; leave the factor out, or assign that many replicas to each partition"
         )
-    topic = await broker.topics.create(
-        TopicSpec(
-            name=request.name,
-            partitions=_partition_count(request, broker.config.num_partitions),
-            schema=None if request.arrow_schema is None else _read_schema(request.arrow_schema),
-            key_columns=tuple(request.key_columns),
-            timestamp_column=request.timestamp_column,
-            configs=request.configs,
-            replication_factor=request.replication_factor,
-            assignment=request.assignment,
-            owner=context.principal.name,
-            request_id=request.request_id or context.request_id,
-        ),
-        validate_only=request.validate_only,
+    spec = TopicSpec(
+        name=request.name,
+        partitions=_partition_count(request, broker.config.num_partitions),
+        schema=None if request.arrow_schema is None else _read_schema(request.arrow_schema),
+        key_columns=tuple(request.key_columns),
+        timestamp_column=request.timestamp_column,
+        configs=request.configs,
+        replication_factor=request.replication_factor,
+        assignment=request.assignment,
+        owner=context.principal.name,
+        request_id=request.request_id or context.request_id,
     )
+    if request.validate_only:
+        topic, partitions = broker.topics.check_creation(spec)
+        return Response(CreateTopicResponse(planned_topic(broker, topic, partitions[:1])))
+    topic = await broker.topics.create(spec)
     return await topic_answer(context, CreateTopicResponse(unknown_topic(topic.name)), topic.name)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence, Set
 from uuid import UUID
 from weakref import WeakValueDictionary
 
+from msgspec.structs import replace
+
 from sparklog.client.net.topic_info import TopicInfo, topic_info
 from sparklog.errors import (
     InvalidRequestError,
@@ -164,18 +166,16 @@ async def read_metadata(connection: BrokerConnection, request: MetadataRequest) 
 
 
 async def read_topics(
-    connection: BrokerConnection, names: list[str] | None, *, to_write: bool = False
+    connection: BrokerConnection, names: list[str] | None, *, to_write: bool = False, with_partitions: bool = True
 ) -> MetadataResponse:
     """Return topics without their schemas, in as many requests as necessary. `names` None: all topics. `to_write`:
     topics that the client may not write to are answered as denied. Raises the broker's errors."""
+    request = MetadataRequest(paged=True, with_schemas=False, with_partitions=with_partitions, to_write=to_write)
     first = names if names is None else names[:TOPICS_PER_REQUEST_MAX]
-    request = MetadataRequest(first, paged=True, with_schemas=False, to_write=to_write)
-    answer = await read_metadata(connection, request)
+    answer = await read_metadata(connection, replace(request, topics=first))
     for start in range(TOPICS_PER_REQUEST_MAX, len(names or ()), TOPICS_PER_REQUEST_MAX):
         part = (names or [])[start : start + TOPICS_PER_REQUEST_MAX]
-        request = MetadataRequest(part, paged=True, with_schemas=False, to_write=to_write)
-        more = await read_metadata(connection, request)
-        answer.topics += more.topics
+        answer.topics += (await read_metadata(connection, replace(request, topics=part))).topics
     return answer
 
 

@@ -4,6 +4,7 @@ consumer protocol. `groups/bridge.py` has the rules."""
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from contextlib import suppress
 
 from sparklog.errors import (
@@ -21,7 +22,7 @@ from sparklog.gateway.handlers.group_admin import read_group
 from sparklog.gateway.session import Session
 from sparklog.kafka.wire.errors import Kafka, coordinator_code
 from sparklog.protocol.apis import Api
-from sparklog.protocol.group_messages import GroupHeartbeatRequest, GroupHeartbeatResponse
+from sparklog.protocol.group_messages import GroupHeartbeatRequest, GroupHeartbeatResponse, GroupMember
 
 _ID_BYTES = 16
 
@@ -125,6 +126,36 @@ async def leave_bridged(session: Session, bridge: BridgedGroup, member_id: str, 
     if error is not None:
         return error
     await _leave(session, bridge, bridge.members[member_id], EPOCH_LEAVE)
+    return Kafka.NONE
+
+
+async def leave_broker(session: Session, group_id: str, leaving: Sequence[tuple[str, str | None]]) -> list[Kafka]:
+    """Remove members of the broker's group by their member ids and instance ids; a static member also by its instance
+    id alone. Returns an error or NONE for each."""
+    try:
+        members = (await read_group(session, group_id)).members
+    except SparklogError as e:
+        return [coordinator_code(e)] * len(leaving)
+    by_id = {m.member_id: m for m in members}
+    by_instance = {m.instance_id: m for m in members if m.instance_id is not None}
+    codes: list[Kafka] = []
+    for member_id, instance_id in leaving:
+        member = by_id.get(member_id) if instance_id is None else by_instance.get(instance_id)
+        if member is None:
+            codes.append(Kafka.UNKNOWN_MEMBER_ID)
+        elif member_id not in ("", member.member_id):
+            codes.append(Kafka.FENCED_INSTANCE_ID)
+        else:
+            codes.append(await _leave_broker(session, group_id, member))
+    return codes
+
+
+async def _leave_broker(session: Session, group_id: str, member: GroupMember) -> Kafka:
+    request = GroupHeartbeatRequest(group_id, member.member_id, EPOCH_LEAVE, member.instance_id)
+    try:
+        await (await session.broker()).ask(Api.GROUP_HEARTBEAT, request, GroupHeartbeatResponse)
+    except SparklogError as e:
+        return coordinator_code(e)
     return Kafka.NONE
 
 

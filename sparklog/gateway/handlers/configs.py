@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from sparklog.errors import (
 from sparklog.errors import error_from_code as broker_error
 from sparklog.format.key_format import KEY_FORMAT_SETTING, KEY_SCHEMA_SETTING
 from sparklog.gateway.backend.topics import read_metadata
-from sparklog.gateway.handlers.entries import check_entry
+from sparklog.gateway.handlers.entries import check_entry, check_named_once
 from sparklog.gateway.handlers.names import is_group_id
 from sparklog.gateway.session import Session
 from sparklog.kafka.topic_settings import FIXED, kafka_text, parse_settings
@@ -50,6 +51,10 @@ THROTTLES = frozenset(
     }
 )
 """Kafka's settings of brokers that limit the copies of a reassignment."""
+LISTS = frozenset(
+    {"cleanup.policy", "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"}
+)
+"""Kafka's settings of topics that are lists, to which INCREMENTAL_ALTER_CONFIGS can append."""
 TOPIC_SOURCE, BROKER_SOURCE, DEFAULT_SOURCE = 1, 4, 5
 _OF_KEYS = frozenset({KEY_FORMAT_SETTING, KEY_SCHEMA_SETTING})
 """Settings that a topic keeps for life."""
@@ -269,15 +274,13 @@ async def incremental_alter_configs(
         state = await _state_to_alter(session, resource["resource_name"])
         changes: dict[str, Any] = {}
         for config in resource["configs"]:
-            operation, key, value = config["config_operation"], config["name"], config["value"]
+            operation, key, value = config["config_operation"], config["name"], config["value"] or ""
             if operation == Operation.DELETE:
                 changes |= dict.fromkeys(parse_configs({key: None}, keep_null=True))
-            elif operation == Operation.SET and value is not None:
+            elif operation == Operation.SET:
                 changes |= parse_configs({key: value})
-            elif operation in (Operation.APPEND, Operation.SUBTRACT) and value is not None:
-                changes |= parse_configs({key: _changed_list(state, key, value, append=operation == Operation.APPEND)})
             else:
-                raise InvalidConfigError(f"{key}: operation {operation} with the value {value!r} is not possible")
+                changes |= parse_configs({key: _changed_list(state, key, value, append=operation == Operation.APPEND)})
         return changes
 
     async def change_broker(resource: requests.IncrementalAlterConfigsResource) -> None:
@@ -291,7 +294,7 @@ async def incremental_alter_configs(
 
 def _changed_list(state: TopicState, name: str, value: str, *, append: bool) -> str:
     entry = next((e for e in config_entries(state, [name])), None)
-    if entry is None or name != "cleanup.policy":
+    if entry is None or name not in LISTS:
         raise InvalidConfigError(f"{name} is no list: set it as a whole")
     parts = [p for p in str(entry["value"]).split(",") if p]
     named = [p.strip() for p in value.split(",") if p.strip()]
@@ -306,6 +309,23 @@ def parse_configs(configs: dict[str, str | None], *, keep_null: bool = False) ->
     return parse_settings(configs, keep_null=keep_null)
 
 
+def _check_configs(resource: Mapping[str, Any]) -> None:
+    """Raise InvalidRequestError for the settings of a resource, if one is named twice, an operation is unknown, or a
+    value is null that is not deleted."""
+    named = Counter(config["name"] for config in resource["configs"])
+    repeated = sorted(name for name, times in named.items() if times > 1)
+    if repeated:
+        raise InvalidRequestError(f"{', '.join(repeated)}: the request names the setting twice; name it once")
+    for config in resource["configs"]:
+        operation = config.get("config_operation", Operation.SET)
+        if operation not in iter(Operation):
+            raise InvalidRequestError(
+                f"{config['name']}: unknown operation {operation}; use {', '.join(f'{o.value} ({o.name})' for o in Operation)}"
+            )
+        if config["value"] is None and operation != Operation.DELETE:
+            raise InvalidRequestError(f"{config['name']}: null is no value; delete the setting instead")
+
+
 async def _alter_broker(
     session: Session,
     target: tuple[int, str],
@@ -318,9 +338,7 @@ async def _alter_broker(
     changes: dict[str, Any] = {}
     for config in configs:
         operation = config["config_operation"]
-        if operation not in (Operation.SET, Operation.DELETE) or (
-            operation == Operation.SET and config["value"] is None
-        ):
+        if operation not in (Operation.SET, Operation.DELETE):
             raise InvalidConfigError(f"{config['name']} is no list: set it as a whole, or delete it")
         if config["name"] in THROTTLES:
             if operation == Operation.SET:
@@ -331,7 +349,12 @@ async def _alter_broker(
         broker = await session.broker()
         broker_id, group_id = target
         altered = AlterBrokerConfigsRequest(broker_id, changes, validate_only, group_id=group_id)
-        await broker.ask(Api.ALTER_BROKER_CONFIGS, altered, AlterBrokerConfigsResponse)
+        try:
+            await broker.ask(Api.ALTER_BROKER_CONFIGS, altered, AlterBrokerConfigsResponse)
+        except InvalidConfigError as e:
+            if group_id:
+                raise
+            raise InvalidRequestError(str(e)) from e  # Kafka's error for a broker's setting
 
 
 async def _alter(
@@ -344,6 +367,7 @@ async def _alter(
 ) -> list[responses.AlterConfigsResponse]:
     """Change topics, and brokers and groups if there is `change_broker`. `change` returns the changes of a topic."""
     outcomes: list[responses.AlterConfigsResponse] = []
+    named = Counter((resource["resource_type"], resource["resource_name"]) for resource in resources)
     for i, resource in enumerate(resources):
         kind, name = resource["resource_type"], resource["resource_name"]
         outcome: responses.AlterConfigsResponse = {
@@ -355,6 +379,8 @@ async def _alter(
         outcomes.append(outcome)
         try:
             check_entry(i)
+            check_named_once(named[kind, name])
+            _check_configs(resource)
             if kind in (BROKER, GROUP) and change_broker is not None:
                 await change_broker(resource)
                 continue

@@ -19,7 +19,7 @@ from sparklog.gateway.handlers.authorized_operations import note_group_operation
 from sparklog.gateway.handlers.bridged_members import release_instance
 from sparklog.gateway.handlers.coordinators import refuse_group
 from sparklog.gateway.handlers.entries import check_entry
-from sparklog.gateway.handlers.group_admin import read_group
+from sparklog.gateway.handlers.group_admin import missing_text, read_group
 from sparklog.gateway.handlers.member_heartbeats import (
     EPOCH_JOIN,
     broker_heartbeat,
@@ -104,10 +104,12 @@ async def _described(session: Session, group_id: str) -> responses.ConsumerGroup
     if not is_group_id(group_id):
         raise InvalidGroupIdError(f"a group id of {len(group_id)} characters: choose another one")
     details = await read_group(session, group_id)
+    if details.error_code == GroupIdNotFoundError.code:
+        raise GroupIdNotFoundError(missing_text(group_id))
     if details.error_code:
         raise error_from_code(details.error_code, details.message)
     if details.group_epoch < 0 or session.gateway.groups.find(group_id) is not None:
-        raise GroupIdNotFoundError(f"group {group_id!r} is no group of the consumer protocol")
+        raise GroupIdNotFoundError(f"Group {group_id} is not a consumer group.")
     return await _of_broker(session, details)
 
 

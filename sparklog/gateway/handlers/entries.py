@@ -18,6 +18,13 @@ def check_entry(index: int) -> None:
         )
 
 
+def check_named_once(times: int) -> None:
+    """Raise InvalidRequestError if a request names one topic or resource more than once: the outcome would depend on
+    the order."""
+    if times > 1:
+        raise InvalidRequestError(f"the request names it {times} times; name it once")
+
+
 async def share_turns(session: Session, entries: int) -> None:
     """Wait for a slice of the event loop's time, if the work that follows is for many entries."""
     if entries > INLINE_ENTRIES:

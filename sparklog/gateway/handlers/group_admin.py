@@ -6,12 +6,15 @@ kinds at a time, and the broker stores its offsets in both cases.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from operator import attrgetter
 
 from sparklog.client.net.paging import after_last
 from sparklog.errors import GroupIdNotFoundError, InvalidRequestError, SparklogError
+from sparklog.gateway.backend.topics import read_topics
 from sparklog.gateway.groups.classic import ClassicGroup
+from sparklog.gateway.groups.model import GroupState
 from sparklog.gateway.groups.subscriptions import (
     CONSUMER,
     decode_subscription,
@@ -20,7 +23,7 @@ from sparklog.gateway.groups.subscriptions import (
 )
 from sparklog.gateway.handlers.authorized_operations import note_group_operations
 from sparklog.gateway.handlers.entries import check_entry
-from sparklog.gateway.handlers.names import is_group_id, is_partition, missing_code
+from sparklog.gateway.handlers.names import is_group_id, is_topic_name, missing_code
 from sparklog.gateway.session import Session
 from sparklog.kafka.wire import requests, responses
 from sparklog.kafka.wire.errors import Kafka, code_of, coordinator_code, kafka_code
@@ -36,6 +39,7 @@ from sparklog.protocol.group_messages import (
     ListGroupsResponse,
     TopicPartitions,
 )
+from sparklog.protocol.topic_messages import TopicState
 from sparklog.replication.groups import KIND_CONSUMER
 
 DESCRIBED_AT_ONCE = 1_000
@@ -44,6 +48,10 @@ short."""
 TYPES_FROM = 5
 """First version of LIST_GROUPS whose clients know groups of the consumer protocol."""
 CONSUMER_TYPE, CLASSIC_TYPE = "consumer", "classic"
+NO_PROTOCOL = ""
+"""Protocol type of a group that has offsets, and has had no members of the consumer protocol."""
+MISSING_FROM = 6
+"""First version of DESCRIBE_GROUPS with an error for a group that does not exist. Before, such a group is dead."""
 _STATES = {"Reconciling": "CompletingRebalance"}
 """Kafka's classic names of broker states; other states have equal names."""
 
@@ -64,7 +72,7 @@ async def list_groups(session: Session, request: requests.ListGroups, version: i
                 listed[group.group_id] = _listed(
                     group.group_id,
                     group.state if is_typed else classic_state(group.state),
-                    CONSUMER,
+                    CONSUMER if group.kind == KIND_CONSUMER else NO_PROTOCOL,
                     CONSUMER_TYPE if is_typed else CLASSIC_TYPE,
                 )
     except SparklogError as e:
@@ -101,9 +109,18 @@ def _listed(group_id: str, state: str, protocol_type: str, group_type: str) -> r
     return {"group_id": group_id, "protocol_type": protocol_type, "group_state": state, "group_type": group_type}
 
 
+def missing_text(group_id: str) -> str:
+    """Return the text of the error for a group that does not exist. Kafka's admin client shows its users this text, so
+    it is Kafka's."""
+    return f"Group {group_id} not found."
+
+
 async def describe_groups(session: Session, request: requests.DescribeGroups, version: int) -> responses.DescribeGroups:
     """Describe the members of groups with their assignments."""
     groups = [await _described(session, group_id, i) for i, group_id in enumerate(request["groups"])]
+    for group in groups:
+        if version < MISSING_FROM and group["error_code"] == Kafka.GROUP_ID_NOT_FOUND:
+            group["error_code"] = Kafka.NONE
     is_requested = request.get("include_authorized_operations", False)
     await note_group_operations(session, groups, is_requested=is_requested)
     return {"groups": groups}
@@ -122,7 +139,9 @@ async def _described(session: Session, group_id: str, index: int) -> responses.D
     if classic is not None and code in (Kafka.NONE, Kafka.GROUP_ID_NOT_FOUND):
         return _of_classic(classic)
     if code is Kafka.GROUP_ID_NOT_FOUND:
-        return _described_error(group_id, Kafka.NONE) | {"group_state": "Dead"}
+        missing = _described_error(group_id, code)
+        missing["group_state"], missing["error_message"] = str(GroupState.DEAD), missing_text(group_id)
+        return missing
     return _described_error(group_id, code) if code else _of_broker(details)
 
 
@@ -174,12 +193,13 @@ def _of_classic(group: ClassicGroup) -> responses.DescribeGroupsGroup:
 
 
 def _of_broker(details: GroupDetails) -> responses.DescribeGroupsGroup:
-    """Return a group of sparklog's consumers, with subscriptions and assignments in the encoding of classic clients."""
+    """Return a group of sparklog's consumers, with subscriptions and assignments in the encoding of classic clients, or
+    a group that only has offsets."""
     return {
         "error_code": Kafka.NONE,
         "group_id": details.group_id,
         "group_state": classic_state(details.state),
-        "protocol_type": CONSUMER,
+        "protocol_type": CONSUMER if details.group_epoch >= 0 else NO_PROTOCOL,
         "protocol_data": details.assignor,
         "members": [_member(m) for m in details.members],
     }
@@ -227,14 +247,18 @@ async def offset_delete(session: Session, request: requests.OffsetDelete, versio
     group_id, topics = request["group_id"], request["topics"]
     classic = session.gateway.groups.find(group_id)
     subscribed = set() if classic is None else _subscribed(classic)
-    partitions = [
-        TopicPartitions(t["name"], sorted({i for i in indexes if is_partition(t["name"], i)}))
-        for t in topics
-        if t["name"] not in subscribed and (indexes := [p["partition_index"] for p in t["partitions"]])
-    ]
+    states: dict[str, TopicState] = {}
     code = Kafka.NONE if is_group_id(group_id) else Kafka.INVALID_GROUP_ID
     if code is Kafka.NONE:
         try:
+            states = await _topic_states(session, [t["name"] for t in topics])
+            partitions = [
+                TopicPartitions(
+                    t["name"], sorted({i for i in indexes if _partition_error(states, t["name"], i) is None})
+                )
+                for t in topics
+                if t["name"] not in subscribed and (indexes := [p["partition_index"] for p in t["partitions"]])
+            ]
             message = DeleteGroupRequest(group_id, [t for t in partitions if t.partitions])
             answer = await (await session.broker()).ask(Api.DELETE_GROUP, message, DeleteGroupResponse)
             subscribed |= set(answer.subscribed)
@@ -246,9 +270,8 @@ async def offset_delete(session: Session, request: requests.OffsetDelete, versio
         return {"error_code": code, "topics": []}
 
     def outcome(name: str, partition: int) -> Kafka:
-        if name in subscribed:
-            return Kafka.GROUP_SUBSCRIBED_TO_TOPIC
-        return Kafka.NONE if is_partition(name, partition) else missing_code(name)
+        subscription = Kafka.GROUP_SUBSCRIBED_TO_TOPIC if name in subscribed else Kafka.NONE
+        return _partition_error(states, name, partition) or subscription
 
     return {
         "error_code": code,
@@ -263,6 +286,23 @@ async def offset_delete(session: Session, request: requests.OffsetDelete, versio
             for t in topics
         ],
     }
+
+
+async def _topic_states(session: Session, names: list[str]) -> dict[str, TopicState]:
+    """Return the topics with these names, without partitions. Raises the broker's errors."""
+    possible = [name for name in dict.fromkeys(names) if is_topic_name(name)]
+    answer = await read_topics(await session.broker(), possible, with_partitions=False)
+    return {state.name: state for state in answer.topics}
+
+
+def _partition_error(states: Mapping[str, TopicState], name: str, partition: int) -> Kafka | None:
+    """Return the error for a partition that does not exist, or whose topic may not be described; None if it exists."""
+    state = states.get(name)
+    if state is None:
+        return missing_code(name)
+    if state.error_code:
+        return kafka_code(state.error_code, of_partition=True)
+    return None if 0 <= partition < state.partition_count else Kafka.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def _subscribed(group: ClassicGroup) -> set[str]:

@@ -11,6 +11,7 @@ from sparklog.gateway.handlers.bridged_members import (
     join_bridged,
     join_moved,
     leave_bridged,
+    leave_broker,
     move_back,
     sync_bridged,
 )
@@ -144,19 +145,33 @@ async def heartbeat(session: Session, request: requests.Heartbeat, version: int)
 
 
 async def leave_group(session: Session, request: requests.LeaveGroup, version: int) -> responses.LeaveGroup:
-    """Remove members from a group at their own request."""
+    """Remove members from a group, at their own request or at that of an operator."""
     error = await refuse_group(session, request["group_id"])
     if error is not None:
         return {"error_code": error, "members": []}
+    group_id = request["group_id"]
     if version < 3:
-        return {"error_code": await _leave(session, request["group_id"], request["member_id"], None)}
-    members: list[responses.LeaveGroupMember] = []
-    for member in request["members"]:
-        code = await _leave(session, request["group_id"], member["member_id"], member["group_instance_id"])
-        members.append(
-            {"member_id": member["member_id"], "group_instance_id": member["group_instance_id"], "error_code": code}
-        )
-    return {"error_code": Kafka.NONE, "members": members}
+        return {"error_code": (await _leave_all(session, group_id, [(request["member_id"], None)]))[0]}
+    leaving = [(member["member_id"], member["group_instance_id"]) for member in request["members"]]
+    codes = await _leave_all(session, group_id, leaving)
+    return {
+        "error_code": Kafka.NONE,
+        "members": [
+            {"member_id": member_id, "group_instance_id": instance_id, "error_code": code}
+            for (member_id, instance_id), code in zip(leaving, codes, strict=True)
+        ],
+    }
+
+
+async def _leave_all(session: Session, group_id: str, leaving: list[tuple[str, str | None]]) -> list[Kafka]:
+    """Remove members by their member ids and instance ids, and return an error or NONE for each: classic members first,
+    then members of the consumer protocol, which the broker keeps."""
+    codes = [await _leave(session, group_id, *member) for member in leaving]
+    others = [i for i, code in enumerate(codes) if code is Kafka.UNKNOWN_MEMBER_ID]
+    if others and session.gateway.groups.find(group_id) is None:
+        for i, code in zip(others, await leave_broker(session, group_id, [leaving[i] for i in others]), strict=True):
+            codes[i] = code
+    return codes
 
 
 async def _leave(session: Session, group_id: str, member_id: str, instance_id: str | None) -> Kafka:

@@ -13,6 +13,7 @@ from sparklog.gateway.handlers.cluster import node_endpoints
 from sparklog.gateway.handlers.coordinators import GROUP, TRANSACTION, ask_coordinator
 from sparklog.gateway.session import Session
 from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.codec import NO_UUID
 from sparklog.kafka.wire.errors import Kafka, kafka_code
 from sparklog.protocol.topic_messages import (
     AUTO_CREATED_MAX,
@@ -62,7 +63,7 @@ async def _metadata(session: Session, request: requests.Metadata, version: int) 
     by_id: dict[UUID, str | None] = {}
     for topic in topics:
         name, topic_id = topic.get("name"), topic.get("topic_id")
-        if name is None and topic_id:
+        if topic_id is not None and topic_id != NO_UUID:  # Java's clients leave the name empty beside an id
             by_id[topic_id] = None
             continue
         try:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
 from sparklog.errors import (
+    InvalidConfigError,
     InvalidPartitionsError,
     InvalidReplicaAssignmentError,
     InvalidRequestError,
@@ -16,11 +18,12 @@ from sparklog.errors import (
 )
 from sparklog.gateway.backend.topics import topic_uuid
 from sparklog.gateway.handlers.configs import config_entries, parse_configs
-from sparklog.gateway.handlers.entries import ENTRIES_MAX, check_entry
+from sparklog.gateway.handlers.entries import ENTRIES_MAX, check_entry, check_named_once
 from sparklog.gateway.handlers.metadata import visible_topics
 from sparklog.gateway.handlers.names import is_partition, missing_code
 from sparklog.gateway.session import Session
 from sparklog.kafka.wire import requests, responses
+from sparklog.kafka.wire.codec import NO_UUID
 from sparklog.kafka.wire.errors import Kafka, code_of, kafka_code, text_of
 from sparklog.protocol.apis import Api
 from sparklog.protocol.base import PARTITIONS_PER_TOPIC_MAX
@@ -72,25 +75,26 @@ async def create_topics(session: Session, request: requests.CreateTopics, versio
     """Create envelope topics, one after the other, within the request's time."""
     topics: list[responses.CreateTopicsTopic] = []
     until_s = _deadline_s(request["timeout_ms"])
+    named = Counter(topic["name"] for topic in request["topics"])
     for i, topic in enumerate(request["topics"]):
         try:
             check_entry(i)
+            check_named_once(named[topic["name"]])
             async with _within_time(until_s, topic["name"]):
                 state = await _create(session, topic, validate_only=request["validate_only"])
+            topics.append(_created(topic["name"], state))
         except SparklogError as e:
             topics.append({"name": topic["name"], "error_code": code_of(e), "error_message": text_of(e)})
-            continue
-        topics.append(_created(topic, state))
     return {"topics": topics}
 
 
-def _created(topic: requests.CreateTopicsTopic, state: TopicState | None) -> responses.CreateTopicsTopic:
-    body: responses.CreateTopicsTopic = {"name": topic["name"], "error_code": Kafka.NONE, "configs": []}
-    if state is None:
-        return body | {"num_partitions": topic["num_partitions"], "replication_factor": topic["replication_factor"]}
-    return body | {
+def _created(name: str, state: TopicState) -> responses.CreateTopicsTopic:
+    """Return the result for a topic that is created, or after a request with `validate_only` could be created."""
+    return {
+        "name": name,
         "topic_id": topic_uuid(state),
-        "num_partitions": len(state.partitions),
+        "error_code": Kafka.NONE,
+        "num_partitions": state.partition_count,
         "replication_factor": len(state.partitions[0].replicas) if state.partitions else -1,
         "configs": [
             {
@@ -105,9 +109,9 @@ def _created(topic: requests.CreateTopicsTopic, state: TopicState | None) -> res
     }
 
 
-async def _create(session: Session, topic: requests.CreateTopicsTopic, *, validate_only: bool) -> TopicState | None:
-    """Create a topic and return its state; with `validate_only`, only check the request and return None. Raises the
-    error of an invalid topic, and the broker's errors."""
+async def _create(session: Session, topic: requests.CreateTopicsTopic, *, validate_only: bool) -> TopicState:
+    """Create a topic and return its state; with `validate_only`, only check the request. Raises the error of an invalid
+    topic, and the broker's errors."""
     name, partitions, factor = topic["name"], topic["num_partitions"], topic["replication_factor"]
     check_topic_name(name)
     assignment = None
@@ -123,6 +127,9 @@ async def _create(session: Session, topic: requests.CreateTopicsTopic, *, valida
         raise InvalidPartitionsError(
             f"{partitions} partitions; 1 to {PARTITIONS_PER_TOPIC_MAX} are possible, or -1 for num.partitions"
         )
+    without_value = sorted({c["name"] for c in topic["configs"] if c["value"] is None})
+    if without_value:
+        raise InvalidConfigError(f"{', '.join(without_value)}: null is no value; leave the setting out")
     configs = parse_configs({c["name"]: c["value"] for c in topic["configs"]})
     broker = await session.broker()
     message = CreateTopicRequest(
@@ -133,8 +140,7 @@ async def _create(session: Session, topic: requests.CreateTopicsTopic, *, valida
         assignment=assignment,
         validate_only=validate_only,
     )
-    state = (await broker.ask(Api.CREATE_TOPIC, message, CreateTopicResponse)).topic
-    return None if validate_only else state
+    return (await broker.ask(Api.CREATE_TOPIC, message, CreateTopicResponse)).topic
 
 
 def _checked_replicas(broker_ids: list[int]) -> list[int]:
@@ -150,11 +156,13 @@ def _checked_replicas(broker_ids: list[int]) -> list[int]:
 async def delete_topics(session: Session, request: requests.DeleteTopics, version: int) -> responses.DeleteTopics:
     """Delete topics with their data, by name or id."""
     requested: list[tuple[str | None, UUID | None]] = [(name, None) for name in request.get("topic_names", ())]
-    requested += [(t["name"], t["topic_id"]) for t in request.get("topics", ())]
+    requested += [(t["name"], t["topic_id"] if t["topic_id"] != NO_UUID else None) for t in request.get("topics", ())]
     outcomes: list[responses.DeleteTopicsResponse] = []
     ids = [topic_id for name, topic_id in requested[:ENTRIES_MAX] if name is None and topic_id]
     states = await visible_topics(session, ids) if ids else {}
+    named = Counter(requested)
     for i, (name, topic_id) in enumerate(requested):
+        times, is_ambiguous = named[name, topic_id], (name is None) == (topic_id is None)
         if name is None and topic_id and i < ENTRIES_MAX:
             if topic_id not in states:
                 outcomes.append({"name": None, "topic_id": topic_id, "error_code": Kafka.UNKNOWN_TOPIC_ID})
@@ -163,6 +171,9 @@ async def delete_topics(session: Session, request: requests.DeleteTopics, versio
         outcome: responses.DeleteTopicsResponse = {"name": name, "topic_id": topic_id, "error_code": Kafka.NONE}
         try:
             check_entry(i)
+            check_named_once(times)
+            if is_ambiguous:
+                raise InvalidRequestError("name a topic by its name, or by its id")
             check_topic_name(name or "")
             broker = await session.broker()
             await broker.ask(Api.DELETE_TOPIC, DeleteTopicRequest(name or ""), DeleteTopicResponse)
@@ -179,10 +190,12 @@ async def create_partitions(
     """Add partitions to topics."""
     results: list[responses.CreatePartitionsResult] = []
     until_s = _deadline_s(request["timeout_ms"])
+    named = Counter(topic["name"] for topic in request["topics"])
     for i, topic in enumerate(request["topics"]):
         outcome: responses.CreatePartitionsResult = {"name": topic["name"], "error_code": Kafka.NONE}
         try:
             check_entry(i)
+            check_named_once(named[topic["name"]])
             async with _within_time(until_s, topic["name"]):
                 await _add_partitions(session, topic, validate_only=request["validate_only"])
         except SparklogError as e:

@@ -375,7 +375,7 @@ async def _producers(
             "producer_epoch": p.producer_epoch,
             "last_sequence": p.last_sequence,
             "last_timestamp": p.last_timestamp_ms,
-            "coordinator_epoch": -1,
+            "coordinator_epoch": p.coordinator_epoch,
             "current_txn_start_offset": p.transaction_first_offset,
         }
         for p in producers

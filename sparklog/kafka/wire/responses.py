@@ -265,6 +265,7 @@ class DescribeGroupsGroupMember(TypedDict):
 
 class DescribeGroupsGroup(TypedDict):
     error_code: int
+    error_message: NotRequired[str | None]
     group_id: str
     group_state: str
     protocol_type: str

@@ -25,9 +25,14 @@ from typing import Any, NamedTuple
 from sparklog.client.local_cluster import SESSION_TIMEOUT_MS, ClusterBroker
 from sparklog.client.local_zookeeper import ZooKeeperProcess
 from sparklog.errors import SparklogError
+from sparklog.protocol.apis import Api
+from sparklog.protocol.base import NO_VERSION
+from sparklog.protocol.operation_messages import DescribeBrokerConfigsRequest, DescribeBrokerConfigsResponse
+from sparklog.replication.dynamic_settings import ALL_BROKERS
 from tests.campaigns.gateway_suites.controls import QuietHandler, serving
 from tests.campaigns.gateway_suites.verdict import Verdict, judge
 from tests.support.kafka import KafkaInstallation
+from tests.support.raw_client import RawClient
 
 HERE = Path(__file__).parent
 SOURCES = HERE / "stand_ins" / "java"
@@ -63,7 +68,7 @@ OF_TOPICS = {
 """Settings of Kafka's brokers that are defaults of topics."""
 OFFSETS_FACTOR = "offsets.topic.replication.factor"
 RUNNER = "runner.Runner"
-TEST_JARS = ("kafka_2.13", "kafka-clients", "kafka-server-common")
+TEST_JARS = ("kafka_2.13", "kafka-clients", "kafka-metadata", "kafka-server-common")
 """Jars of Kafka that have a jar of tests, too, on which the tests depend."""
 STATES = ("TEST", "RUN", "PASSED", "FAILED", "SKIPPED")
 _LINE = re.compile(rf"^({'|'.join(STATES)}) (\S+)(?: (.*))?$", re.MULTILINE)
@@ -191,7 +196,7 @@ class Cluster:
                     "broker.id": broker_id,
                     "zookeeper.connect": self._zookeeper,
                     "zookeeper.session.timeout.ms": SESSION_TIMEOUT_MS,
-                    "kafka.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+                    "kafka.listeners": f"PLAINTEXT://localhost:{port}",
                 }
                 directory = self._directory / str(broker_id)
                 broker = ClusterBroker(broker_id, "127.0.0.1:0", directory, {**settings, **values})
@@ -203,6 +208,18 @@ class Cluster:
     def port(self, broker_id: int) -> int:
         """Port of the broker's gateway, after its start."""
         return int(self._brokers[broker_id].kafka_bootstrap_servers.rpartition(":")[2])
+
+    def settle(self) -> None:
+        """Return when all running brokers have the metadata of the newest one."""
+        version = NO_VERSION
+        for _ in range(2):  # the second time, each broker waits for the newest version of the first
+            for broker in self._brokers.values():
+                if broker.running:
+                    host, _, port = broker.bootstrap_servers.rpartition(":")
+                    with RawClient(host, int(port)) as client:
+                        request = DescribeBrokerConfigsRequest(ALL_BROKERS, at_least=version)
+                        answer = client.request(Api.DESCRIBE_BROKER_CONFIGS, request, DescribeBrokerConfigsResponse)
+                    version = max(version, answer.metadata_version)
 
     def stop(self, broker_id: int) -> None:
         """Stop the broker cleanly."""
@@ -267,6 +284,10 @@ class Clusters:
         name = f"cluster-{self._number}"
         return Cluster(self._directory / name, f"{self._zookeeper.hosts}/{name}", settings, count)
 
+    def settle(self, name: str) -> None:
+        """Wait until all brokers of the cluster have the same metadata."""
+        self._clusters[name].settle()
+
     def stop_broker(self, name: str, broker_id: int) -> None:
         """Stop the broker cleanly."""
         self._clusters[name].stop(broker_id)
@@ -304,6 +325,8 @@ def running_clusters(directory: Path) -> Iterator[str]:
                 _, _, cluster, *rest = self.path.split("/")
                 if rest == ["remove"]:
                     clusters.remove(cluster)
+                elif rest == ["settle"]:
+                    clusters.settle(cluster)
                 elif rest[-1] == "start":
                     port = clusters.start_broker(cluster, int(rest[1]), body["properties"], body["count"])
                     answer["port"] = port

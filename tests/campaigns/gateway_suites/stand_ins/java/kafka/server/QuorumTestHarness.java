@@ -1,22 +1,30 @@
 package kafka.server;
 
+import java.util.Collection;
 import java.util.Map;
 import java.util.Properties;
 import java.util.UUID;
+import java.util.concurrent.CompletableFuture;
+import java.util.stream.Collectors;
 import java.util.stream.Stream;
 import javax.security.auth.login.Configuration;
 import kafka.integration.KafkaServerTestHarness;
 import kafka.utils.Logging;
 import kafka.utils.TestInfoUtils;
 import org.apache.kafka.clients.consumer.GroupProtocol;
+import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.security.JaasUtils;
 import org.apache.kafka.common.security.auth.SecurityProtocol;
 import org.apache.kafka.common.utils.Time;
+import org.apache.kafka.controller.Controller;
+import org.apache.kafka.controller.ResultOrError;
+import org.apache.kafka.server.common.MetadataVersion;
 import org.apache.kafka.server.fault.MockFaultHandler;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.TestInfo;
 import org.junit.jupiter.params.provider.Arguments;
+import org.mockito.Mockito;
 import scala.Option;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
@@ -82,8 +90,32 @@ public abstract class QuorumTestHarness implements Logging {
         return empty();
     }
 
+    /** A controller that knows the ids of the topics. For the position of its log, it waits for all brokers. */
     public ControllerServer controllerServer() {
-        throw new UnsupportedOperationException("sparklog has no controller of KRaft");
+        return Mockito.mock(ControllerServer.class, call -> switch (call.getMethod().getName()) {
+            case "raftManager" -> {
+                SparklogBroker.control("/clusters/" + cluster + "/settle", Map.of());
+                yield Mockito.mock(call.getMethod().getReturnType(), Mockito.RETURNS_DEEP_STUBS);
+            }
+            case "controller" -> Mockito.mock(Controller.class, of -> switch (of.getMethod().getName()) {
+                case "findAllTopicIds" -> CompletableFuture.completedFuture(topicIds());
+                case "findTopicIds" -> CompletableFuture.completedFuture(topicIds().entrySet().stream()
+                    .filter(topic -> of.<Collection<String>>getArgument(1).contains(topic.getKey()))
+                    .collect(Collectors.toMap(Map.Entry::getKey, topic -> new ResultOrError<>(topic.getValue()))));
+                default -> throw SparklogBroker.unknown(of);
+            });
+            default -> throw SparklogBroker.unknown(call);
+        });
+    }
+
+    private Map<String, Uuid> topicIds() {
+        KafkaServerTestHarness test = (KafkaServerTestHarness) this;
+        return ((SparklogBroker) test.aliveBrokers().head()).topicIds();
+    }
+
+    /** The newest version in which tests do not switch eligible leader replicas off, which sparklog cannot do. */
+    public MetadataVersion metadataVersion() {
+        return MetadataVersion.IBP_4_0_IV3;
     }
 
     public scala.collection.Seq<Properties> kraftControllerConfigs(TestInfo testInfo) {

@@ -20,6 +20,7 @@ import java.util.Map;
 import java.util.Properties;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
+import java.util.stream.Collectors;
 import kafka.cluster.Partition;
 import kafka.server.metadata.*;
 import org.apache.kafka.clients.admin.Admin;
@@ -28,10 +29,12 @@ import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.common.DirectoryId;
+import org.apache.kafka.common.Node;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.Uuid;
 import org.apache.kafka.common.config.ConfigResource;
 import org.apache.kafka.common.metadata.PartitionRecord;
+import org.apache.kafka.common.metadata.RegisterBrokerRecord;
 import org.apache.kafka.common.metadata.TopicRecord;
 import org.apache.kafka.common.metrics.Metrics;
 import org.apache.kafka.common.network.ListenerName;
@@ -40,6 +43,7 @@ import org.apache.kafka.common.requests.AbstractResponse;
 import org.apache.kafka.common.requests.MetadataRequest;
 import org.apache.kafka.common.requests.MetadataResponse;
 import org.apache.kafka.common.requests.RequestHeader;
+import org.apache.kafka.common.security.auth.SecurityProtocol;
 import org.apache.kafka.common.utils.Time;
 import org.apache.kafka.common.utils.Utils;
 import org.apache.kafka.coordinator.group.GroupCoordinator;
@@ -72,6 +76,7 @@ public final class SparklogBroker extends BrokerServer {
     private final QuorumTestHarness test;
     private final String path;
     private CompletableFuture<Integer> port = new CompletableFuture<>();
+    private MetadataResponse lastMetadata;
     private boolean isRunning = false;
 
     SparklogBroker(QuorumTestHarness test, String cluster, KafkaConfig config, Time time, FaultHandlerFactory faults) {
@@ -189,11 +194,24 @@ public final class SparklogBroker extends BrokerServer {
         return metadata().clusterId();
     }
 
-    /** The topics and partitions that this broker names in its metadata. */
+    /** The brokers, topics and partitions that this broker names in its metadata. */
     @Override
     public KRaftMetadataCache metadataCache() {
         MetadataDelta delta = new MetadataDelta.Builder().setImage(MetadataImage.EMPTY).build();
-        for (MetadataResponse.TopicMetadata topic : metadata().topicMetadata()) {
+        MetadataResponse metadata = metadata();
+        for (Node node : metadata.brokers()) {
+            RegisterBrokerRecord.BrokerEndpoint address = new RegisterBrokerRecord.BrokerEndpoint()
+                .setName(SecurityProtocol.PLAINTEXT.name)
+                .setSecurityProtocol(SecurityProtocol.PLAINTEXT.id)
+                .setHost(node.host())
+                .setPort(node.port());
+            delta.replay(new RegisterBrokerRecord()
+                .setBrokerId(node.id())
+                .setIncarnationId(Uuid.randomUuid())
+                .setEndPoints(new RegisterBrokerRecord.BrokerEndpointCollection(List.of(address).iterator()))
+                .setFenced(false));
+        }
+        for (MetadataResponse.TopicMetadata topic : metadata.topicMetadata()) {
             delta.replay(new TopicRecord().setName(topic.topic()).setTopicId(topic.topicId()));
             for (MetadataResponse.PartitionMetadata partition : topic.partitionMetadata()) {
                 delta.replay(new PartitionRecord()
@@ -210,6 +228,21 @@ public final class SparklogBroker extends BrokerServer {
         KRaftMetadataCache cache = new KRaftMetadataCache(config().brokerId(), () -> KRaftVersion.LATEST_PRODUCTION);
         cache.setImage(delta.apply(MetadataProvenance.EMPTY));
         return cache;
+    }
+
+    @Override
+    public KafkaApis dataPlaneRequestProcessor() {
+        return Mockito.mock(KafkaApis.class, call -> switch (call.getMethod().getName()) {
+            case "metadataCache" -> metadataCache();
+            case "clusterId" -> clusterId();
+            default -> throw unknown(call);
+        });
+    }
+
+    /** The ids of all topics by their names. */
+    Map<String, Uuid> topicIds() {
+        return metadata().topicMetadata().stream()
+            .collect(Collectors.toMap(MetadataResponse.TopicMetadata::topic, MetadataResponse.TopicMetadata::topicId));
     }
 
     /** A replica manager that knows the leaders and the first offsets of partitions, as clients know them. */
@@ -238,7 +271,7 @@ public final class SparklogBroker extends BrokerServer {
         throw unknown(call);
     }
 
-    private static RuntimeException unknown(InvocationOnMock call) {
+    static RuntimeException unknown(InvocationOnMock call) {
         return new UnsupportedOperationException(call.getMethod() + ": this part of a broker is in another process");
     }
 
@@ -275,8 +308,12 @@ public final class SparklogBroker extends BrokerServer {
         }
     }
 
-    private MetadataResponse metadata() {
-        return metadata(port.join());
+    /** The present metadata, or for a broker that does not run, the last ones that a test has read. */
+    private synchronized MetadataResponse metadata() {
+        if (isRunning || lastMetadata == null) {
+            lastMetadata = metadata(port.join());
+        }
+        return lastMetadata;
     }
 
     private static MetadataResponse metadata(int port) {
