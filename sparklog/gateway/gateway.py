@@ -159,7 +159,7 @@ class Gateway:
         self._outside = OutsideRegistry(schema_registry_url) if schema_registry_url else None
         self.schemas = LoadedSchemas(self._outside or OwnRegistry(self.registry), clock_s)
         self.checks = RecentChecks(clock_s)
-        self.groups = Groups(clock_s, self.memory.groups)
+        self.groups = Groups(clock_s, self.memory.groups, self.limits.group_members)
         self.fetch_sessions = FetchSessions(self.memory.fetch_sessions, self.limits.fetch_sessions)
         self.conversions = Conversions(self.memory)
         self.long_requests = LongRequests(self.memory, self.time_slices)

@@ -6,6 +6,9 @@ from msgspec import Struct
 
 from sparklog.settings import MIB
 
+GROUP_SIZE_MAX = 10_000
+"""Default of the broker's setting `group.max.size`."""
+
 
 class Limits(Struct, frozen=True):
     """Limits of one gateway."""
@@ -36,6 +39,9 @@ class Limits(Struct, frozen=True):
     """Memory for the large answers of all clients together until the clients have read them, in bytes."""
     group_bytes: int = 128 * MIB
     """Memory for the members of all groups together, in bytes. One address can use half of it."""
+    group_members: int = GROUP_SIZE_MAX
+    """Members of one classic group at most: the broker's `group.max.size`, or its default for a gateway that was
+    started by hand."""
     fetch_session_bytes: int = 32 * MIB
     """Memory for the partitions of all fetch sessions together, in bytes."""
     fetch_sessions: int = 1_000

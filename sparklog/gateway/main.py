@@ -92,6 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tls={one.name: one.tls for one in start.listeners if one.tls},
         creates_typed_topics=start.creates_typed_topics,
         schema_registry_url=start.schema_registry_url,
+        limits=Limits(group_members=start.group_members),
     )
     return run(config, lifeline=_STDIN)
 

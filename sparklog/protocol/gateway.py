@@ -80,6 +80,8 @@ class GatewayStart(Struct, frozen=True):
     """The broker's setting `auto.create.typed.topics`."""
     schema_registry_url: str = ""
     """Address of an outside schema registry; "": the cluster's own."""
+    group_members: int = 10_000
+    """The broker's setting `group.max.size`."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()

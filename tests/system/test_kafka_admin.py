@@ -20,8 +20,8 @@ from tests.support.waiting import PATIENCE_S, until
 
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalBroker]:
-    """A broker with a gateway. New topics have three partitions."""
-    settings = {"num.partitions": 3, "offsets.topic.num.partitions": 1}
+    """A broker with a gateway. New topics have three partitions, and groups at most three members."""
+    settings = {"num.partitions": 3, "offsets.topic.num.partitions": 1, "group.max.size": 3}
     with sparklog.start_local(tmp_path_factory.mktemp("admin") / "data", settings=settings, kafka=True) as local:
         yield local
 
@@ -265,6 +265,27 @@ def test_members_of_the_consumer_protocol_can_be_removed(wire: KafkaWire) -> Non
     assert wire.ask("LeaveGroup", 2, {"group_id": "removed", "member_id": "second"})["error_code"] == Kafka.NONE
     assert members(wire, "removed") == set()
     assert removed(("second", None)) == [unknown]
+
+
+def test_a_classic_group_has_as_many_members_as_the_broker_allows(wire: KafkaWire, kafka: LocalBroker) -> None:
+    times = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000}
+    protocols = [{"name": "range", "metadata": b""}]
+    body = {"group_id": "full", "member_id": "", "protocol_type": "consumer", "protocols": protocols, **times}
+    assert wire.ask_coordinator("JoinGroup", 3, body)["error_code"] == Kafka.NONE
+    with (
+        KafkaWire(kafka.kafka_bootstrap_servers) as second,
+        KafkaWire(kafka.kafka_bootstrap_servers) as third,
+    ):
+        for waiting in (second, third):  # until the first member joins again
+            waiting.send("JoinGroup", 3, body)
+
+        def size() -> int:
+            request = {"groups": ["full"], "include_authorized_operations": False}
+            return len(wire.ask("DescribeGroups", 5, request)["groups"][0]["members"])
+
+        until(lambda: size() == 3, "three members")
+        assert wire.ask("JoinGroup", 3, body)["error_code"] == Kafka.GROUP_MAX_SIZE_REACHED
+        assert size() == 3
 
 
 def test_a_producer_has_the_epoch_of_the_coordinator_that_ended_its_transaction(

@@ -69,9 +69,13 @@ class KafkaGateway:
         kafka = config.security.kafka
         if kafka is None:
             return None
-        return cls(
-            kafka, config.security, GatewayStart([], config.auto_create_typed_topics, config.schema_registry_url)
+        start = GatewayStart(
+            [],
+            creates_typed_topics=config.auto_create_typed_topics,
+            schema_registry_url=config.schema_registry_url,
+            group_members=config.group_max_size,
         )
+        return cls(kafka, config.security, start)
 
     @property
     def addresses(self) -> list[str]:

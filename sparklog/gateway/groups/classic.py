@@ -23,7 +23,6 @@ from typing import Any
 
 from sparklog.gateway.groups.model import (
     GROUP_BYTES,
-    GROUP_SIZE_MAX,
     METADATA_BYTES_MAX,
     NAME_COPIES,
     NO_GENERATION,
@@ -42,15 +41,17 @@ from sparklog.gateway.groups.model import (
     protocols_bytes,
 )
 from sparklog.gateway.groups.subscriptions import encode_assignment, reads_partitions
+from sparklog.gateway.limits import GROUP_SIZE_MAX
 from sparklog.kafka.wire.errors import Kafka
 
 
 class ClassicGroup:
     """The state of one group. Methods return the answers that have become due. `new_id` returns the random part of a
-    member id."""
+    member id. `members_max`: the largest number of members."""
 
-    def __init__(self, group_id: str, new_id: Callable[[], str]) -> None:
+    def __init__(self, group_id: str, new_id: Callable[[], str], members_max: int = GROUP_SIZE_MAX) -> None:
         self.group_id = group_id
+        self._members_max = members_max
         self.state = GroupState.EMPTY
         self.generation = NO_GENERATION
         self.protocol_type: str | None = None
@@ -94,7 +95,8 @@ class ClassicGroup:
         common = self._common_protocols(others)
         if others and not any(name in common for name, _ in join.protocols):
             return Kafka.INCONSISTENT_GROUP_PROTOCOL
-        if join.member_id not in self.members and len(self.members) >= GROUP_SIZE_MAX:
+        is_member = join.member_id in self.members or join.instance_id in self._static
+        if not is_member and len(self.members) >= self._members_max:
             return Kafka.GROUP_MAX_SIZE_REACHED
         size = protocols_bytes(join.protocols) + sum(m.metadata_bytes for m in others)
         return Kafka.GROUP_MAX_SIZE_REACHED if size > METADATA_BYTES_MAX else None

@@ -11,7 +11,6 @@ from msgspec import Struct
 from sparklog.kafka.wire.errors import Kafka
 
 SESSION_TIMEOUT_MS_MAX = 1_800_000
-GROUP_SIZE_MAX = 10_000
 PENDING_MAX = 10_000
 """Largest number of issued member ids of a group that no join has used yet."""
 METADATA_BYTES_MAX = 16 * 1024 * 1024

@@ -25,6 +25,7 @@ from sparklog.gateway.groups.model import (
     protocols_bytes,
 )
 from sparklog.gateway.groups.subscriptions import CONSUMER
+from sparklog.gateway.limits import GROUP_SIZE_MAX
 from sparklog.kafka.wire.errors import Kafka
 from sparklog.replication.groups import NO_EPOCH
 
@@ -51,10 +52,12 @@ NO_COMMITTER = Committer(Kafka.NONE)
 class Groups:
     """The classic groups of one gateway. Event-loop thread only."""
 
-    def __init__(self, clock_s: Callable[[], float], memory: MemoryBudget) -> None:
-        """`memory`: the budget for the members of all groups."""
+    def __init__(self, clock_s: Callable[[], float], memory: MemoryBudget, members_max: int = GROUP_SIZE_MAX) -> None:
+        """`memory`: the budget for the members of all groups. `members_max`: the largest number of members of one
+        group."""
         self._clock_s = clock_s
         self._memory = memory
+        self._members_max = members_max
         self._held: dict[tuple[type, str], Counter[str]] = {}
         """Counted memory in bytes, by kind and id of the group, and by the addresses of its clients."""
         self._hosts: Counter[str] = Counter()
@@ -144,7 +147,7 @@ class Groups:
             self._watch(group)
 
     def _new_group(self, group_id: str) -> ClassicGroup:
-        return ClassicGroup(group_id, lambda: secrets.token_hex(_ID_BYTES))
+        return ClassicGroup(group_id, lambda: secrets.token_hex(_ID_BYTES), self._members_max)
 
     def has_room(self, join: Join, *, is_new_group: bool) -> bool:
         """Return True if there is memory for a further member, and for its group if this is new."""

@@ -10,6 +10,7 @@ import pytest
 
 from sparklog.gateway.groups.classic import ClassicGroup
 from sparklog.gateway.groups.model import GroupState, Join, JoinAnswer, Reply, SyncAnswer
+from sparklog.gateway.limits import GROUP_SIZE_MAX
 from sparklog.kafka.wire.errors import Kafka
 
 SESSION_MS = 10_000
@@ -20,9 +21,9 @@ PROTOCOLS = (("range", b"range"), ("roundrobin", b"rr"))
 class World:
     """A group, its time, and the answers by the requests' tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, members_max: int = GROUP_SIZE_MAX) -> None:
         numbers = count(1)
-        self.group = ClassicGroup("g", lambda: str(next(numbers)))
+        self.group = ClassicGroup("g", lambda: str(next(numbers)), members_max)
         self.now_ms = 0
         self.answers: dict[Any, Any] = {}
 
@@ -95,6 +96,23 @@ def test_followers_get_their_assignment_when_the_leader_brings_it() -> None:
     assert world.answers["sync-0"].assignment == first.encode()
     world.sync("again", second)
     assert world.answers["again"].assignment == second.encode()
+
+
+def test_a_full_group_refuses_new_members_only() -> None:
+    world = World(members_max=2)
+    (first,) = world.stable("a")
+    world.join("static", instance="i")
+    world.join("again", first)
+    world.join("new")
+    world.join("new-instance", instance="j")
+    for token in ("new", "new-instance"):
+        assert world.answers[token].error is Kafka.GROUP_MAX_SIZE_REACHED, token
+    world.join("restarted", instance="i")
+    world.join("once-more", first)
+    assert world.joined("restarted").generation == world.joined("once-more").generation
+    assert world.group.leave(first, None, world.now_ms)[0] is Kafka.NONE
+    world.join("later", instance="j")
+    assert len(world.group.members) == 2
 
 
 def test_a_member_that_is_silent_is_removed() -> None:
