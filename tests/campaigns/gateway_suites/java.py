@@ -64,6 +64,7 @@ OF_TOPICS = {
     "log.message.timestamp.type": "topic.message.timestamp.type",
     "message.max.bytes": "topic.max.message.bytes",
     "min.insync.replicas": "topic.min.insync.replicas",
+    "unclean.leader.election.enable": "topic.unclean.leader.election.enable",
 }
 """Settings of Kafka's brokers that are defaults of topics."""
 OFFSETS_FACTOR = "offsets.topic.replication.factor"
@@ -337,6 +338,7 @@ def running_clusters(directory: Path) -> Iterator[str]:
             content = json.dumps(answer).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(content)))
+            self.send_header("Connection", "close")  # otherwise Java's client can send an order on a closed connection
             self.end_headers()
             self.wfile.write(content)
 

@@ -22,6 +22,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.stream.Collectors;
 import kafka.cluster.Partition;
+import kafka.network.SocketServer;
 import kafka.server.metadata.*;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.AdminClientConfig;
@@ -245,7 +246,7 @@ public final class SparklogBroker extends BrokerServer {
             .collect(Collectors.toMap(MetadataResponse.TopicMetadata::topic, MetadataResponse.TopicMetadata::topicId));
     }
 
-    /** A replica manager that knows the leaders and the first offsets of partitions, as clients know them. */
+    /** A replica manager that knows the leaders, the first offsets and high watermarks of partitions, as clients do. */
     @Override
     public ReplicaManager replicaManager() {
         return Mockito.mock(ReplicaManager.class, call -> {
@@ -261,7 +262,17 @@ public final class SparklogBroker extends BrokerServer {
     }
 
     private Object log(TopicPartition partition) {
-        return Mockito.mock(LOG, call -> answer(call, "logStartOffset", startOffset(partition)));
+        return Mockito.mock(LOG, call -> switch (call.getMethod().getName()) {
+            case "logStartOffset" -> offset(partition, OffsetSpec.earliest());
+            case "highWatermark" -> offset(partition, OffsetSpec.latest());
+            default -> throw unknown(call);
+        });
+    }
+
+    /** A server whose port is that of the gateway. */
+    @Override
+    public SocketServer socketServer() {
+        return Mockito.mock(SocketServer.class, call -> answer(call, "boundPort", port.join()));
     }
 
     private static Object answer(InvocationOnMock call, String method, Object result) {
@@ -283,10 +294,9 @@ public final class SparklogBroker extends BrokerServer {
             .findFirst().flatMap(of -> of.leaderId).orElse(LeaderAndIsr.NO_LEADER);
     }
 
-    private long startOffset(TopicPartition partition) {
+    private long offset(TopicPartition partition, OffsetSpec position) {
         try (Admin admin = admin()) {
-            Map<TopicPartition, OffsetSpec> first = Map.of(partition, OffsetSpec.earliest());
-            return admin.listOffsets(first).partitionResult(partition).get().offset();
+            return admin.listOffsets(Map.of(partition, position)).partitionResult(partition).get().offset();
         } catch (ExecutionException | InterruptedException e) {
             throw new IllegalStateException(e);
         }
@@ -298,10 +308,10 @@ public final class SparklogBroker extends BrokerServer {
 
     private static Class<?> logClass() {
         try {
-            return Class.forName("org.apache.kafka.storage.internals.log.UnifiedLog");
+            return Class.forName("kafka.log.UnifiedLog"); // Kafka 4.0
         } catch (ClassNotFoundException e) {
             try {
-                return Class.forName("kafka.log.UnifiedLog"); // Kafka 4.0
+                return Class.forName("org.apache.kafka.storage.internals.log.UnifiedLog");
             } catch (ClassNotFoundException other) {
                 throw new IllegalStateException(other);
             }
