@@ -267,6 +267,34 @@ def test_members_of_the_consumer_protocol_can_be_removed(wire: KafkaWire) -> Non
     assert removed(("second", None)) == [unknown]
 
 
+def described(wire: KafkaWire, group: str) -> tuple[int, str, str]:
+    """The error, the state and the protocol of a group in DESCRIBE_GROUPS."""
+    (answer,) = wire.ask("DescribeGroups", 6, {"groups": [group], "include_authorized_operations": False})["groups"]
+    return answer["error_code"], answer["group_state"], answer["protocol_type"]
+
+
+def test_a_group_without_members_is_empty_until_it_is_deleted(wire: KafkaWire) -> None:
+    """A group that has never committed an offset exists in the gateway only."""
+    times = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000}
+    protocols = [{"name": "range", "metadata": b""}]
+    body = {"group_id": "left", "member_id": "", "protocol_type": "connect", "protocols": protocols, **times}
+
+    def delete() -> int:
+        return int(wire.ask("DeleteGroups", 2, {"groups_names": ["left"]})["results"][0]["error_code"])
+
+    for _ in range(2):
+        member_id = wire.ask_coordinator("JoinGroup", 3, body)["member_id"]
+        assert described(wire, "left")[1] != "Empty"
+        assert delete() == Kafka.NON_EMPTY_GROUP
+        assert wire.ask("LeaveGroup", 2, {"group_id": "left", "member_id": member_id})["error_code"] == Kafka.NONE
+        assert described(wire, "left") == (Kafka.NONE, "Empty", "connect")
+    groups = wire.ask("ListGroups", 5, {"states_filter": ["Empty"], "types_filter": []})["groups"]
+    assert [g["protocol_type"] for g in groups if g["group_id"] == "left"] == ["connect"]
+    assert delete() == Kafka.NONE
+    assert described(wire, "left") == (Kafka.GROUP_ID_NOT_FOUND, "Dead", "")
+    assert delete() == Kafka.GROUP_ID_NOT_FOUND
+
+
 def test_a_classic_group_has_as_many_members_as_the_broker_allows(wire: KafkaWire, kafka: LocalBroker) -> None:
     times = {"session_timeout_ms": 60_000, "rebalance_timeout_ms": 60_000}
     protocols = [{"name": "range", "metadata": b""}]

@@ -299,7 +299,7 @@ class ClassicGroup:
     def _become_empty(self) -> None:
         self.state = GroupState.EMPTY
         self.generation += 1
-        self.protocol = self.leader = self.protocol_type = None
+        self.protocol = self.leader = None
         self.is_moving = False
 
     # --- syncs, heartbeats, leaving ----------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
@@ -29,6 +29,10 @@ from sparklog.gateway.limits import GROUP_SIZE_MAX
 from sparklog.kafka.wire.errors import Kafka
 from sparklog.replication.groups import NO_EPOCH
 
+EMPTIED_MS = 600_000
+"""Time in ms for which a group without members is remembered. Kafka looks for such groups as often."""
+EMPTIED_MAX = 1_000
+"""Number of groups without members that are remembered."""
 EXPIRY_MS = 1_000
 """Shortest time in ms between two searches for members of the broker's groups whose session has ended."""
 HOST_SHARE = 2
@@ -65,6 +69,9 @@ class Groups:
         self._groups: dict[str, ClassicGroup] = {}
         self._bridges: dict[str, BridgedGroup] = {}
         """The classic members of the broker's groups, by group id. No group has an entry here and in `_groups`."""
+        self._emptied: OrderedDict[str, tuple[int, str]] = OrderedDict()
+        """Groups whose last member has left, the oldest first: the time in ms until which the group is remembered, and
+        its protocol type. Kafka's tools show such a group as empty, rather than as missing."""
         self._expired_ms = 0
         """Time of the last search for members of `_bridges` whose session has ended, in ms."""
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -83,6 +90,16 @@ class Groups:
         """Return all groups that have members or issued member ids."""
         return list(self._groups.values())
 
+    def emptied(self) -> dict[str, str]:
+        """Return the protocol types of the groups whose last member has left in the last EMPTIED_MS, by group id."""
+        while self._emptied and next(iter(self._emptied.values()))[0] <= self.now_ms:
+            self._emptied.popitem(last=False)
+        return {group_id: protocol_type for group_id, (_, protocol_type) in self._emptied.items()}
+
+    def forget(self, group_id: str) -> None:
+        """Forget a group without members: it is deleted, or has members again."""
+        self._emptied.pop(group_id, None)
+
     def lock(self, group_id: str) -> asyncio.Lock:
         """Return the lock for the decision between a classic group and the broker's group, until the first member of
         the chosen one has joined."""
@@ -100,6 +117,7 @@ class Groups:
 
     def open_bridge(self, group_id: str) -> BridgedGroup:
         """Return the classic members of a broker's group, which may get its first one now."""
+        self.forget(group_id)
         return self._bridges.setdefault(group_id, BridgedGroup(group_id, self.now_ms))
 
     def note_bridge(self, bridge: BridgedGroup) -> bool:
@@ -142,6 +160,7 @@ class Groups:
         bridge.members.clear()
         self._count(bridge)
         if former:
+            self.forget(bridge.group_id)
             group = self._groups[bridge.group_id] = self._new_group(bridge.group_id)
             group.adopt(former, self.now_ms)
             self._watch(group)
@@ -165,6 +184,7 @@ class Groups:
             return JoinAnswer(Kafka.COORDINATOR_LOAD_IN_PROGRESS, join.member_id)
         if group is None:
             group = self._groups[group_id] = self._new_group(group_id)
+            self.forget(group_id)
         token = asyncio.get_running_loop().create_future()
         self._apply(group, group.join(join, token, self.now_ms))
         answer = await self._answer(group, token)
@@ -244,6 +264,7 @@ class Groups:
     def drop(self, group_id: str, error: Kafka) -> None:
         """Remove a group that another broker's gateway coordinates. Requests that wait get `error`."""
         group, bridge = self._groups.get(group_id), self._bridges.get(group_id)
+        self.forget(group_id)
         if group is not None:
             self._apply(group, group.close(error))
         if bridge is not None:
@@ -289,9 +310,17 @@ class Groups:
         deadline_ms = group.next_deadline_ms
         if group.state is GroupState.DEAD or (not group.members and deadline_ms is None):
             self._groups.pop(group.group_id, None)
+            if group.state is GroupState.EMPTY and group.protocol_type is not None:
+                self._note_emptied(group.group_id, group.protocol_type)
         elif deadline_ms is not None:
             remaining_s = max(deadline_ms - self.now_ms, 1) / 1000
             self._timers[group.group_id] = asyncio.get_running_loop().call_later(remaining_s, self._expire, group)
+
+    def _note_emptied(self, group_id: str, protocol_type: str) -> None:
+        self.forget(group_id)
+        self._emptied[group_id] = self.now_ms + EMPTIED_MS, protocol_type
+        if len(self._emptied) > EMPTIED_MAX:
+            self._emptied.popitem(last=False)
 
     def _expire(self, group: ClassicGroup) -> None:
         if self._groups.get(group.group_id) is group:

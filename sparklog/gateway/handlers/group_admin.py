@@ -6,7 +6,7 @@ kinds at a time, and the broker stores its offsets in both cases.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 
@@ -64,6 +64,7 @@ def classic_state(state: str) -> str:
 async def list_groups(session: Session, request: requests.ListGroups, version: int) -> responses.ListGroups:
     """List the groups that the gateway's broker coordinates."""
     listed: dict[str, responses.ListGroupsGroup] = {}
+    emptied = session.gateway.groups.emptied()
     message, following = ListGroupsRequest(paged=True), after_last("groups", attrgetter("group_id"))
     try:
         async for page in (await session.broker()).pages(Api.LIST_GROUPS, message, ListGroupsResponse, following):
@@ -72,13 +73,17 @@ async def list_groups(session: Session, request: requests.ListGroups, version: i
                 listed[group.group_id] = _listed(
                     group.group_id,
                     group.state if is_typed else classic_state(group.state),
-                    CONSUMER if group.kind == KIND_CONSUMER else NO_PROTOCOL,
+                    CONSUMER if group.kind == KIND_CONSUMER else emptied.get(group.group_id, NO_PROTOCOL),
                     CONSUMER_TYPE if is_typed else CLASSIC_TYPE,
                 )
     except SparklogError as e:
         return {"error_code": code_of(e), "groups": []}
-    for classic in await _visible_groups(session):
-        listed[classic.group_id] = _listed(classic.group_id, classic.state, classic.protocol_type or "", CLASSIC_TYPE)
+    for group_id in await _visible_groups(session, [i for i in emptied if i not in listed]):
+        listed[group_id] = _listed(group_id, GroupState.EMPTY, emptied[group_id], CLASSIC_TYPE)
+    classics = {group.group_id: group for group in session.gateway.groups.all()}
+    for group_id in await _visible_groups(session, list(classics)):
+        classic = classics[group_id]
+        listed[group_id] = _listed(group_id, classic.state, classic.protocol_type or NO_PROTOCOL, CLASSIC_TYPE)
     states = {s.lower() for s in request.get("states_filter", ())}
     types = {t.lower() for t in request.get("types_filter", ())}
     return {
@@ -91,17 +96,16 @@ async def list_groups(session: Session, request: requests.ListGroups, version: i
     }
 
 
-async def _visible_groups(session: Session) -> list[ClassicGroup]:
-    """Return the gateway's groups that the client may describe."""
-    visible: list[ClassicGroup] = []
-    groups = session.gateway.groups.all()
+async def _visible_groups(session: Session, group_ids: Sequence[str]) -> list[str]:
+    """Return the ids of the gateway's groups that the client may describe."""
+    visible: list[str] = []
     broker = await session.broker()
-    for start in range(0, len(groups), DESCRIBED_AT_ONCE):
-        some = {group.group_id: group for group in groups[start : start + DESCRIBED_AT_ONCE]}
-        message = DescribeGroupsRequest(list(some), paged=True)
+    for start in range(0, len(group_ids), DESCRIBED_AT_ONCE):
+        some = list(group_ids[start : start + DESCRIBED_AT_ONCE])
+        message = DescribeGroupsRequest(some, paged=True)
         for details in (await broker.ask(Api.DESCRIBE_GROUPS, message, DescribeGroupsResponse)).groups:
             if details.error_code in (0, GroupIdNotFoundError.code) and details.group_id in some:
-                visible.append(some[details.group_id])
+                visible.append(details.group_id)
     return visible
 
 
@@ -138,11 +142,14 @@ async def _described(session: Session, group_id: str, index: int) -> responses.D
     code = kafka_code(details.error_code)
     if classic is not None and code in (Kafka.NONE, Kafka.GROUP_ID_NOT_FOUND):
         return _of_classic(classic)
+    emptied = session.gateway.groups.emptied().get(group_id)
+    if code is Kafka.GROUP_ID_NOT_FOUND and emptied is not None:
+        return _of_broker(details, emptied)
     if code is Kafka.GROUP_ID_NOT_FOUND:
         missing = _described_error(group_id, code)
         missing["group_state"], missing["error_message"] = str(GroupState.DEAD), missing_text(group_id)
         return missing
-    return _described_error(group_id, code) if code else _of_broker(details)
+    return _described_error(group_id, code) if code else _of_broker(details, emptied or NO_PROTOCOL)
 
 
 async def read_group(session: Session, group_id: str) -> GroupDetails:
@@ -192,14 +199,15 @@ def _of_classic(group: ClassicGroup) -> responses.DescribeGroupsGroup:
     }
 
 
-def _of_broker(details: GroupDetails) -> responses.DescribeGroupsGroup:
-    """Return a group of sparklog's consumers, with subscriptions and assignments in the encoding of classic clients, or
-    a group that only has offsets."""
+def _of_broker(details: GroupDetails, empty_type: str) -> responses.DescribeGroupsGroup:
+    """Return a group of sparklog's consumers, with subscriptions and assignments in the encoding of classic clients.
+    `empty_type`: the protocol type of a group without members of the broker's protocol, which may only have
+    offsets."""
     return {
         "error_code": Kafka.NONE,
         "group_id": details.group_id,
-        "group_state": classic_state(details.state),
-        "protocol_type": CONSUMER if details.group_epoch >= 0 else NO_PROTOCOL,
+        "group_state": classic_state(details.state) or str(GroupState.EMPTY),
+        "protocol_type": CONSUMER if details.group_epoch >= 0 else empty_type,
         "protocol_data": details.assignor,
         "members": [_member(m) for m in details.members],
     }
@@ -236,9 +244,11 @@ async def _delete(session: Session, group_id: str, index: int) -> Kafka:
             return Kafka.NON_EMPTY_GROUP if code in (Kafka.NONE, Kafka.GROUP_ID_NOT_FOUND) else code
         await (await session.broker()).ask(Api.DELETE_GROUP, DeleteGroupRequest(group_id), DeleteGroupResponse)
     except GroupIdNotFoundError:
-        return Kafka.GROUP_ID_NOT_FOUND
+        if group_id not in session.gateway.groups.emptied():
+            return Kafka.GROUP_ID_NOT_FOUND
     except SparklogError as e:
         return coordinator_code(e)
+    session.gateway.groups.forget(group_id)
     return Kafka.NONE
 
 
@@ -263,7 +273,8 @@ async def offset_delete(session: Session, request: requests.OffsetDelete, versio
             answer = await (await session.broker()).ask(Api.DELETE_GROUP, message, DeleteGroupResponse)
             subscribed |= set(answer.subscribed)
         except GroupIdNotFoundError:
-            code = Kafka.GROUP_ID_NOT_FOUND if classic is None else code
+            is_missing = classic is None and group_id not in session.gateway.groups.emptied()
+            code = Kafka.GROUP_ID_NOT_FOUND if is_missing else code
         except SparklogError as e:
             code = coordinator_code(e)
     if code is not Kafka.NONE:

@@ -16,7 +16,7 @@ from sparklog.format.batch import encode_batch
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.gateway.gateway import Gateway, LongRequests
 from sparklog.gateway.groups.model import GROUP_BYTES, MEMBER_BYTES, Join
-from sparklog.gateway.groups.runtime import HOST_SHARE, Groups
+from sparklog.gateway.groups.runtime import EMPTIED_MAX, EMPTIED_MS, HOST_SHARE, Groups
 from sparklog.gateway.handlers import fetch
 from sparklog.gateway.limits import Limits
 from sparklog.gateway.memory import ANSWER_SHARE, ENTRY_BYTES, GatewayMemory
@@ -219,6 +219,26 @@ def test_the_groups_of_all_clients_share_their_memory_and_one_address_has_half_o
         assert synced.error is Kafka.REBALANCE_IN_PROGRESS
         groups.close()
         assert memory.used_bytes == 0
+
+    asyncio.run(main())
+
+
+def test_few_groups_without_members_are_remembered_for_some_time() -> None:
+    async def main() -> None:
+        now_s = [0.0]
+        groups = Groups(lambda: now_s[0], MemoryBudget(MIB))
+        for n in range(EMPTIED_MAX + 5):
+            joined = await groups.join(f"g{n}", join_of("client"))
+            assert groups.leave(f"g{n}", joined.member_id, None) is Kafka.NONE
+        remembered = groups.emptied()
+        assert len(remembered) == EMPTIED_MAX and "g4" not in remembered and remembered["g5"] == "consumer"
+        assert (await groups.join("g5", join_of("client"))).error is Kafka.NONE
+        assert "g5" not in groups.emptied()
+        groups.forget("g6")
+        assert "g6" not in groups.emptied() and "g7" in groups.emptied()
+        now_s[0] = EMPTIED_MS / 1000
+        assert groups.emptied() == {}
+        groups.close()
 
     asyncio.run(main())
 
