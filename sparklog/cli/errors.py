@@ -133,6 +133,10 @@ _REGISTRY_HINTS = (
 _SOURCE_IS_AWAY = (errors.BrokerNotAvailableError, errors.RequestTimedOutError, errors.LeaderNotAvailableError)
 """Errors of a mirror's source that is another cluster than the one of the command."""
 
+_REFUSALS = (errors.TopicAuthorizationFailedError, errors.GroupAuthorizationFailedError)
+_KAFKA_MARKS = ("kafka://", "the source answers")
+"""Parts of a message about a mirror's source that is a Kafka cluster."""
+
 _COMMAND = re.compile(r"`([^`]*)`")
 _NAMED = re.compile(r"\b(topic|group|user) '([^']+)'")
 _PLACEHOLDERS = {"topic": ("TOPIC", "NAME"), "group": ("GROUP",), "user": ("NAME",)}
@@ -157,11 +161,16 @@ def next_step(error: SparklogError, command: str = "") -> str:
     if command.startswith("mirror") and "the source" in message and isinstance(error, _SOURCE_IS_AWAY):
         way = " `--now` promotes the topics with the records that they have" if command == "mirror promote" else ""
         return f"is the source running, and is its address right?{way}"
+    if isinstance(error, _REFUSALS) and any(mark in message for mark in _KAFKA_MARKS):
+        return (
+            "ask an operator of the source for `kafka-acls.sh --add --allow-principal User:NAME --operation OPERATION` "
+            "with `--topic TOPIC` or `--group GROUP`"
+        )
     if isinstance(error, errors.InvalidConfigError | errors.PolicyViolationError) and (
         "sparklog " in message or "pip install" in message
     ):
         return ""  # the message has the next step
-    if isinstance(error, errors.RequestTimedOutError) and ("`sparklog " in message or "--now" in message):
+    if isinstance(error, errors.RequestTimedOutError) and re.search("[`']sparklog |--now", message):
         return ""
     if isinstance(error, errors.InvalidQueryError) and any(mark in message for mark in _SQL_REMEDIES):
         return ""

@@ -190,7 +190,7 @@ def _plan(
         groups = chosen_groups(definition, source)
     finally:
         source.close()
-    _print_plan(plan, estimate.within(definition.bytes_per_second), groups, format)
+    _print_plan(plan, estimate.within(definition.bytes_per_second), definition.groups, groups, format)
 
 
 def _columns(texts: list[str]) -> dict[str, Any]:
@@ -225,7 +225,9 @@ def _by_pattern(text: str) -> tuple[str, str]:
     return (pattern, rest) if mark and not re.search(r"[`\s]", pattern) else (ALL_TOPICS, text)
 
 
-def _print_plan(plan: MirrorPlan, estimate: MirrorEstimate, groups: list[str], format: TableFormat) -> None:
+def _print_plan(
+    plan: MirrorPlan, estimate: MirrorEstimate, pattern: str, groups: list[str], format: TableFormat
+) -> None:
     from sparklog.cli import console
     from sparklog.cli.printing import duration, printable
     from sparklog.client.admin.mirror_estimate import TopicEstimate
@@ -271,6 +273,9 @@ def _print_plan(plan: MirrorPlan, estimate: MirrorEstimate, groups: list[str], f
     if groups:
         more = f" and {len(groups) - GROUPS_SHOWN_MAX} more" if len(groups) > GROUPS_SHOWN_MAX else ""
         print(f"groups: {printable(', '.join(groups[:GROUPS_SHOWN_MAX]), REASON_CHARS_MAX)}{more}")
+    elif pattern:
+        none = f"none matches {pattern!r}, or the mirror's user cannot describe it"
+        print(f"groups: {printable(none, REASON_CHARS_MAX)}")
     for name, reason in plan.refused.items():
         print(f"not mirrored: {printable(f'{name}: {reason}', REASON_CHARS_MAX)}")
     if estimate.seconds:

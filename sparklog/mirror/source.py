@@ -109,6 +109,12 @@ def absent_bounds(
     return absent, present
 
 
+def consistent_bounds(start: int, end: int, stable: int) -> SourceBounds:
+    """Return the bounds of a partition from three answers. The source can have got records between those about the end
+    and the last stable offset, which no open transaction holds back."""
+    return SourceBounds(start, max(end, stable), stable)
+
+
 class MirrorSource(Protocol):
     """A cluster whose topics are mirrored, for one thread. It is only read."""
 

@@ -52,6 +52,8 @@ from sparklog.types import TopicPartition
 PAUSED_BY_USER = "paused by a user"
 POLL_S = 0.5
 OPEN_REMEDY = "end its producer, or the transaction ('kafka-transactions.sh' of Kafka, 'sparklog transaction' of sparklog finds it)"
+COPIES_MAX = 10
+"""Largest number of copies of the groups' offsets at a promotion, until none fails."""
 DELETE_ROUNDS = 10
 """Largest number of times that the topics of a deleted mirror are listed."""
 
@@ -219,7 +221,7 @@ def promote_mirror(
         ends = _ends(cluster, _infos(cluster, topics, request_timeout_ms), request_timeout_ms)
         try:
             source.topics([t.topic for t in topics])
-            GroupCopier(admin, source).copy(definition, ends)
+            _copy_groups(GroupCopier(admin, source), definition, ends, 1 if now else COPIES_MAX, sleep)
         except SparklogError:
             if not now:
                 raise  # else the source may be gone: the groups keep the offsets of the last copy
@@ -231,6 +233,26 @@ def promote_mirror(
             admin.alter_topic(refused, promoted_settings())  # first: a repetition finds the typed topic
         admin.alter_topic(topic.topic, promoted_settings(topic.source_topic_id))
     return [topic.topic for topic in topics]
+
+
+def _copy_groups(
+    copier: GroupCopier,
+    definition: MirrorDefinition,
+    ends: Mapping[TopicPartition, int],
+    rounds: int,
+    sleep: Callable[[float], None],
+) -> None:
+    """Copy the groups' offsets, up to `rounds` times if some of them fail: their coordinator at the source can change.
+    Raises RequestTimedOutError that names a group, and the source's errors."""
+    for _ in range(rounds):
+        copier.copy(definition, ends)
+        if not copier.failure:
+            return
+        sleep(POLL_S)
+    raise RequestTimedOutError(
+        f"{copier.failure}. Nothing is promoted: mend the cause and repeat the command, or leave the group "
+        "out ('sparklog topic alter TOPIC --config mirror.groups=PATTERN' for each topic of the mirror)"
+    )
 
 
 def _check_running(topics: Iterable[MirroredTopic]) -> None:

@@ -44,6 +44,18 @@ class GroupCopier:
         self._copied: dict[str, dict[TopicPartition, int]] = {}
         self.errors: dict[str, str] = {}
         """Error of the last copy, by group."""
+        self._occupied: set[str] = set()
+        """Groups of the last copy that have members here."""
+
+    @property
+    def failure(self) -> str:
+        """Text about the groups whose offsets the last copy has not read or stored; "": there are none. A group that
+        has members here is none of them."""
+        failed = sorted(self.errors.keys() - self._occupied)
+        if not failed:
+            return ""
+        more = f"; and those of {len(failed) - 1} more" if len(failed) > 1 else ""
+        return f"the offsets of group {failed[0]!r} are not copied: {self.errors[failed[0]]}{more}"
 
     def copy(self, definition: MirrorDefinition, ends: Mapping[TopicPartition, int]) -> int:
         """Copy the offsets of the partitions in `ends`, which has the log ends here. Returns the number of offsets that
@@ -51,7 +63,7 @@ class GroupCopier:
         if not ends:
             return 0
         count = 0
-        self.errors = {}
+        self.errors, self._occupied = {}, set()
         for group_id in chosen_groups(definition, self._source):
             try:
                 count += self._copy_group(group_id, ends)
@@ -67,6 +79,7 @@ class GroupCopier:
             return 0
         here, has_members = self._state_here(group_id)
         if has_members:
+            self._occupied.add(group_id)
             self.errors[group_id] = "the group has members here, so its offsets are left alone"
             return 0
         moves: dict[TopicPartition, OffsetAndMetadata] = {}

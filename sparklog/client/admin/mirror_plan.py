@@ -19,7 +19,7 @@ from sparklog.mirror.definition import AVRO, PROTOBUF, MirrorDefinition, mirrore
 from sparklog.mirror.plan import INTERNAL_PREFIX, NO_REGISTRY, PlannedTopic, Registered, chosen_topics, planned_topic
 from sparklog.mirror.readers import registered_columns, registered_key
 from sparklog.mirror.source import MirrorSource, SourceTopic
-from sparklog.security.client_security import client_security
+from sparklog.security.client_security import ClientSecurity, client_security
 
 NAMED_MAX = 10
 
@@ -45,9 +45,16 @@ class Topics(Groups, Protocol):
     def alter_topic(self, name: str, configs: Mapping[str, object | None]) -> Any: ...
 
 
-def open_source(definition: MirrorDefinition, timeout_ms: int) -> MirrorSource:
-    """Return the client of a mirror's source. Raises InvalidConfigError."""
-    security = client_security(definition.source_config or None)
+def source_security(definition: MirrorDefinition) -> ClientSecurity:
+    """Return the security of the connections to a mirror's source, as its file has it now. Raises
+    InvalidConfigError."""
+    return client_security(definition.source_config or None)
+
+
+def open_source(definition: MirrorDefinition, timeout_ms: int, security: ClientSecurity | None = None) -> MirrorSource:
+    """Return the client of a mirror's source. `security`: that of its connections; None: that of its file now. Raises
+    InvalidConfigError."""
+    security = source_security(definition) if security is None else security
     if definition.is_of_sparklog:
         return SparklogSource(definition.bootstrap_servers, security, timeout_ms=timeout_ms)
     return KafkaSource(definition.bootstrap_servers, security, timeout_ms=timeout_ms)

@@ -33,7 +33,14 @@ from sparklog.mirror.copying import AbortedBatches, SourceBatches
 from sparklog.mirror.definition import KAFKA
 from sparklog.mirror.plan import INTERNAL_PREFIX
 from sparklog.mirror.rules import EpochAnswer, SourceBounds
-from sparklog.mirror.source import FetchedPartition, SourceOffset, SourcePartition, SourceTopic, absent_bounds
+from sparklog.mirror.source import (
+    FetchedPartition,
+    SourceOffset,
+    SourcePartition,
+    SourceTopic,
+    absent_bounds,
+    consistent_bounds,
+)
 from sparklog.protocol.apis import APIS, Api
 from sparklog.protocol.messages import (
     EpochEndOffset,
@@ -134,7 +141,7 @@ class SparklogSource:
         for tp in tps:
             answers = (starts[tp], ends[tp], stable[tp])
             failed = [one for one in answers if isinstance(one, SparklogError)]
-            result[tp] = failed[0] if failed else SourceBounds(*(o for o in answers if isinstance(o, int)))
+            result[tp] = failed[0] if failed else consistent_bounds(*(o for o in answers if isinstance(o, int)))
         return result
 
     def _offsets(

@@ -157,7 +157,10 @@ class KafkaConnection:
             answer = self.request("SaslAuthenticate", {"auth_bytes": message}, timeout_ms=deadline.left_ms())
             if answer["error_code"]:
                 text = answer["error_message"] or Kafka.SASL_AUTHENTICATION_FAILED.name
-                raise SaslAuthenticationFailedError(f"{self._place} refuses the login: {text!r:.500}")
+                raise SaslAuthenticationFailedError(
+                    f"{self._place} refuses the login: {text!r:.500}. Correct it in the file of the source's "
+                    "settings (mirror.source.config), which the workers read again"
+                )
             lifetime_ms = answer.get("session_lifetime_ms", 0)
             if lifetime_ms > 0:
                 self._renew_at = begun + renewed_after_s(lifetime_ms)

@@ -31,6 +31,7 @@ from sparklog.mirror.source import (
     SourcePartition,
     SourceTopic,
     absent_bounds,
+    consistent_bounds,
 )
 from sparklog.security.client_security import ClientSecurity
 from sparklog.settings import MIB
@@ -88,8 +89,9 @@ class KafkaRecords(NamedTuple):
 NO_RECORDS = KafkaRecords(memoryview(b""), -1)
 
 
-def source_error(code: int, about: str) -> SparklogError:
-    """Return the error for an error code of the source. Errors that a repetition mends are retriable."""
+def source_error(code: int, about: str, right: str = "") -> SparklogError:
+    """Return the error for an error code of the source. Errors that a repetition mends are retriable. `right`: right
+    that the request needs, such as "Read on topic 't'"; "": none."""
     name = Kafka(code).name if code in Kafka._value2member_map_ else f"error {code}"
     text = f"the source answers {name} about {about}"
     if code in _STALE:
@@ -99,7 +101,7 @@ def source_error(code: int, about: str) -> SparklogError:
     if code == Kafka.REQUEST_TIMED_OUT:
         return RequestTimedOutError(text)
     if code in (Kafka.TOPIC_AUTHORIZATION_FAILED, Kafka.GROUP_AUTHORIZATION_FAILED):
-        return TopicAuthorizationFailedError(f"{text}: give the mirror's user Describe, Read and DescribeConfigs")
+        return TopicAuthorizationFailedError(f"{text}: the mirror's user needs {right}" if right else text)
     return UnknownServerError(text)
 
 
@@ -193,7 +195,7 @@ class KafkaSource:
             values = (starts[tp], ends[tp], stable[tp])
             errors = [value for value in values if isinstance(value, SparklogError)]
             numbers = [value for value in values if isinstance(value, int)]
-            result[tp] = errors[0] if errors else SourceBounds(*numbers)
+            result[tp] = errors[0] if errors else consistent_bounds(*numbers)
         return result
 
     def _offsets(
@@ -304,7 +306,8 @@ class KafkaSource:
             for one in answer["results"]:
                 if one["error_code"]:
                     about = f"the settings of topic {one['resource_name']!r:.200}"
-                    result[one["resource_name"]] = source_error(one["error_code"], about)
+                    right = f"DescribeConfigs on topic {one['resource_name']!r:.200}"
+                    result[one["resource_name"]] = source_error(one["error_code"], about, right)
                     continue
                 values = {c["name"]: c["value"] for c in one["configs"] if c["value"] is not None}
                 result[one["resource_name"]] = values
@@ -344,7 +347,7 @@ class KafkaSource:
         else:
             group = self._to(broker, "OffsetFetch", {"group_id": group_id, "topics": None, "require_stable": True})
         if group["error_code"]:
-            raise source_error(group["error_code"], f"group {group_id!r:.200}")
+            raise source_error(group["error_code"], f"group {group_id!r:.200}", f"Describe on group {group_id!r:.200}")
         offsets = {}
         for topic in group["topics"]:
             for p in topic["partitions"]:
@@ -357,7 +360,8 @@ class KafkaSource:
         answer = self._any("FindCoordinator", {"key": group_id, "key_type": 0, "coordinator_keys": [group_id]})
         found = answer["coordinators"][0] if answer.get("coordinators") else answer
         if found.get("error_code"):
-            raise source_error(found["error_code"], f"the coordinator of group {group_id!r:.200}")
+            about = f"the coordinator of group {group_id!r:.200}"
+            raise source_error(found["error_code"], about, f"Describe on group {group_id!r:.200}")
         endpoint = endpoint_of(found["host"], found["port"])
         if endpoint is None:
             raise CoordinatorNotAvailableError(
@@ -399,7 +403,7 @@ class KafkaSource:
                     tp = TopicPartition(topic[topic_field], part[partition_field])
                     if tp in result:
                         code = part["error_code"]
-                        result[tp] = source_error(code, str(tp)) if code else read(part)
+                        result[tp] = source_error(code, str(tp), _right(tp, "Describe")) if code else read(part)
         return result
 
     def leader(self, topics: Mapping[str, SourceTopic], tp: TopicPartition) -> Endpoint | None:
@@ -453,6 +457,10 @@ def _epoch(topics: Mapping[str, SourceTopic], tp: TopicPartition) -> int:
     return topics[tp.topic].partitions[tp.partition].leader_epoch
 
 
+def _right(tp: TopicPartition, operation: str) -> str:
+    return f"{operation} on topic {tp.topic!r:.200}"
+
+
 def _fetched(tp: TopicPartition, part: Mapping[str, Any]) -> FetchedPartition:
     code = part["error_code"]
     diverging = part.get("diverging_epoch")
@@ -463,7 +471,7 @@ def _fetched(tp: TopicPartition, part: Mapping[str, Any]) -> FetchedPartition:
     stable, end = part["last_stable_offset"], part["high_watermark"]
     stable = stable if stable >= 0 else end
     return FetchedPartition(
-        source_error(code, str(tp)) if code else None,
+        source_error(code, str(tp), _right(tp, "Read")) if code else None,
         code == Kafka.OFFSET_OUT_OF_RANGE,
         end,
         stable,

@@ -112,6 +112,9 @@ class _PartitionCheck:
         self._report = report
 
     def run(self, tp: TopicPartition, share: float) -> None:
+        refused = TopicPartition(refused_topic(tp.topic), tp.partition)
+        tps = [tp] if self._typed is None else [tp, refused]
+        ends = mirrored_ends(self._cluster, tps, self._timeout_ms)  # first: the source can get records meanwhile
         bounds = self._source.bounds(self._source_topics, [tp])[tp]
         if isinstance(bounds, UnknownTopicOrPartitionError):
             self._report.partitions += 1
@@ -119,9 +122,6 @@ class _PartitionCheck:
             return
         if isinstance(bounds, Exception):
             raise bounds
-        refused = TopicPartition(refused_topic(tp.topic), tp.partition)
-        tps = [tp] if self._typed is None else [tp, refused]
-        ends = mirrored_ends(self._cluster, tps, self._timeout_ms)
         position, end = max(bounds.start, ends[tp].start), ends[tp].end
         refused_end = ends[refused].end if self._typed is not None else 0
         self._report.partitions += 1

@@ -16,7 +16,12 @@ from msgspec.structs import replace
 
 from sparklog.client.admin.admin import Admin
 from sparklog.client.admin.mirror_groups import GroupCopier
-from sparklog.client.admin.mirror_plan import create_missing_topics, create_refused_topic, open_source
+from sparklog.client.admin.mirror_plan import (
+    create_missing_topics,
+    create_refused_topic,
+    open_source,
+    source_security,
+)
 from sparklog.client.admin.mirror_reports import report_mirrors, report_of
 from sparklog.client.admin.mirror_targets import typed_target
 from sparklog.client.consumer.topic_shares import TopicShares
@@ -46,7 +51,7 @@ from sparklog.mirror.rules import absent_text
 from sparklog.mirror.source import MirrorSource
 from sparklog.mirror.worker.log_side import LogSide
 from sparklog.mirror.worker.sync import Decisions, Mirrored, MirrorSync, TopicProgress
-from sparklog.security.client_security import Security
+from sparklog.security.client_security import ClientSecurity, Security
 from sparklog.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -244,8 +249,10 @@ class MirrorWorker:
             pause_s = min(2 * pause_s, FAILURE_PAUSE_S_MAX)
 
     def _run_source(self, runner: _Runner, definition: MirrorDefinition) -> None:
-        """Copy from one source until the runner stops or the mirror's definition changes. Raises SparklogError."""
-        source = open_source(definition, self._timeout_ms)
+        """Copy from one source until the runner stops, or the mirror's definition or the settings in its file change.
+        Raises SparklogError."""
+        security = source_security(definition)
+        source = open_source(definition, self._timeout_ms, security)
         try:
             sync = MirrorSync(
                 source,
@@ -256,6 +263,7 @@ class MirrorWorker:
             )
             copier = GroupCopier(self._admin, source)
             groups_s, new_topics_s, report_s = self._clock_s(), float("-inf"), float("-inf")
+            group_error = ""
             while not runner.stop.is_set():
                 topics = runner.topics()
                 if _definition(topics) != definition:
@@ -267,20 +275,35 @@ class MirrorWorker:
                 if not sync.round(FETCH_WAIT_MS):
                     runner.stop.wait(POLL_MS / 1000 if not sync.states else max(0.01, min(sync.throttled_s, 1.0)))
                 if self._clock_s() - groups_s >= GROUPS_S:
-                    self._copy_groups(copier, definition, sync)
+                    group_error = self._copy_groups(copier, definition, sync)
                     groups_s = self._clock_s()
                 if self._clock_s() - report_s >= REPORT_S:
-                    self._report(topics, sync.progress())
+                    self._report(topics, _with_group_error(sync.progress(), group_error))
                     report_s = self._clock_s()
+                    if self._has_other_security(definition, security):
+                        return
         finally:
             source.close()
 
-    def _copy_groups(self, copier: GroupCopier, definition: MirrorDefinition, sync: MirrorSync) -> None:
-        """Copy the offsets of groups. An error is logged: the records go on, and the next copy is soon."""
+    def _has_other_security(self, definition: MirrorDefinition, security: ClientSecurity) -> bool:
+        """Return True if the file of the source's settings has others by now. Connections with the old login stay open
+        at the source, so that its refusal of a new connection need not concern all of them. While the file cannot be
+        read, the worker goes on with the settings that it has."""
+        try:
+            return source_security(definition) != security
+        except SparklogError as e:
+            logger.warning("mirror %s goes on with the settings that it has: %s", definition.name, e)
+            return False
+
+    def _copy_groups(self, copier: GroupCopier, definition: MirrorDefinition, sync: MirrorSync) -> str:
+        """Copy the offsets of groups, and return the error; "" without one. The records go on, and the next copy is
+        soon."""
         try:
             copier.copy(definition, {tp: state.end for tp, state in sync.states.items() if state.is_judged})
         except SparklogError as e:
             logger.warning("mirror %s: the offsets of groups are not copied: %s", definition.name, e)
+            return f"the offsets of groups are not copied: {e}"
+        return copier.failure
 
     def _report(self, topics: Mapping[str, Mirrored], progress: Mapping[str, TopicProgress]) -> None:
         """Report the progress of topics to the brokers, for metrics and `status`. If the report fails, the next one
@@ -421,6 +444,13 @@ class MirrorWorker:
         except InvalidPartitionsError:
             if self._cluster.topic(name, refresh=True, timeout_ms=self._timeout_ms).partitions < partitions:
                 raise  # else another worker has added them
+
+
+def _with_group_error(progress: dict[str, TopicProgress], error: str) -> dict[str, TopicProgress]:
+    """Return the progress with an error about the groups of the mirror, which the first topic without an error of its
+    own reports."""
+    free = [name for name, one in progress.items() if error and not one.error]
+    return progress | {name: replace(progress[name], error=error) for name in sorted(free)[:1]}
 
 
 def _by_mirror(topics: Mapping[str, Mirrored]) -> dict[str, dict[str, Mirrored]]:

@@ -47,6 +47,8 @@ def test_the_next_step_is_for_the_case() -> None:
         (errors.InvalidRequestError("Invalid schema: it is no JSON (HTTP 422)"), "schema register", ""),
         (errors.BrokerShuttingDownError("it stops"), "schema list", HINTS[errors.BrokerShuttingDownError]),
         (errors.BrokerNotAvailableError("no connection to the source's broker at a:1"), "mirror promote", "is the source running, and is its address right? `--now` promotes the topics with the records that they have"),
+        (errors.TopicAuthorizationFailedError("the mirror's user lacks rights at kafka://a:1: Read on topic 't'"), "mirror create", "ask an operator of the source for `kafka-acls.sh --add --allow-principal User:NAME --operation OPERATION` with `--topic TOPIC` or `--group GROUP`"),
+        (errors.RequestTimedOutError("a group is not copied: leave it out ('sparklog topic alter t --config x=')"), "mirror promote", ""),
         (errors.RequestTimedOutError("mirror 'm' has not reached its source. --now promotes the topics"), "mirror promote", ""),
         (errors.LeaderNotAvailableError("t-0 has no leader at the source"), "mirror verify", "is the source running, and is its address right?"),
         (errors.BrokerNotAvailableError("no broker at a:1"), "mirror promote", HINTS[errors.BrokerNotAvailableError]),

@@ -10,10 +10,12 @@ import pytest
 from sparklog.client.admin.mirror_plan import plan_mirror
 from sparklog.client.kafka.source import KafkaSource
 from sparklog.client.net.addresses import Endpoint
-from sparklog.errors import CoordinatorNotAvailableError
+from sparklog.errors import CoordinatorNotAvailableError, TopicAuthorizationFailedError
 from sparklog.kafka.wire.errors import Kafka
 from sparklog.mirror.definition import MirrorDefinition
+from sparklog.mirror.rules import SourceBounds
 from sparklog.security.client_security import client_security
+from sparklog.types import TopicPartition
 from tests.support.cases import for_each
 
 BOOTSTRAP = Endpoint("old", 9092)
@@ -69,6 +71,55 @@ def test_an_address_of_ipv6_is_possible() -> None:
     source = source_with(Metadata=metadata(brokers=(BROKER | {"host": "fd00::1"},)))
     source.topics()
     assert str(source.broker_of(1)) == "[fd00::1]:9092"
+
+
+def test_records_between_two_answers_wait_for_no_transaction() -> None:
+    """The source gets records between the answers about the end and the last stable offset."""
+    log_end = iter([0, 5, 7])
+    answers = {"Metadata": metadata(topic("t"))}
+
+    class Growing(Connection):
+        def request(self, name: str, body: dict[str, Any], **limits: int) -> Any:
+            if name != "ListOffsets":
+                return super().request(name, body)
+            part = {"partition_index": 0, "error_code": 0, "offset": next(log_end)}
+            return {"topics": [{"name": "t", "partitions": [part]}]}
+
+    connect: Any = lambda endpoint, security, timeout_ms: Growing(answers)  # noqa: E731
+    source = KafkaSource("old:9092", client_security(None), connect=connect)
+    tp = TopicPartition("t", 0)
+    assert source.bounds(source.topics(), [tp]) == {tp: SourceBounds(0, 7, 7)}
+
+
+@for_each(
+    "request_name, right",
+    [
+        ("ListOffsets", "Describe on topic 't'"),
+        ("Fetch", "Read on topic 't'"),
+        ("OffsetFetch", "Describe on group 'g'"),
+    ],
+)
+def test_a_refusal_names_the_right_that_the_request_needs(request_name: str, right: str) -> None:
+    refused = {"error_code": Kafka.TOPIC_AUTHORIZATION_FAILED, "partition_index": 0, "aborted_transactions": None}
+    refused |= {"last_stable_offset": -1, "high_watermark": -1, "records": None}
+    group = {"group_id": "g", "error_code": Kafka.GROUP_AUTHORIZATION_FAILED, "topics": []}
+    source = source_with(
+        Metadata=metadata(topic("t")),
+        FindCoordinator={"coordinators": [{"key": "g", "error_code": 0, "host": "old", "port": 9092}]},
+        ListOffsets={"topics": [{"name": "t", "partitions": [refused]}]},
+        Fetch={"error_code": 0, "responses": [{"topic": "t", "partitions": [refused]}]},
+        OffsetFetch={"groups": [group]},
+    )
+    tp, topics = TopicPartition("t", 0), source.topics()
+    if request_name == "OffsetFetch":
+        with pytest.raises(TopicAuthorizationFailedError) as raised:
+            source.group_offsets("g")
+        text = str(raised.value)
+    elif request_name == "Fetch":
+        text = str(source.fetch(BOOTSTRAP, {tp: (0, 0, -1)}, wait_ms=0)[tp].error)
+    else:
+        text = str(source.bounds(topics, [tp])[tp])
+    assert text.endswith(f": the mirror's user needs {right}")
 
 
 def test_topics_that_cannot_exist_here_do_not_stop_the_others() -> None:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+from random import Random
+from types import SimpleNamespace
+from typing import Any
 
-from sparklog.mirror.worker.verify import comparable_rows
+import pyarrow as pa
+import pytest
+
+from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.mirror.worker import verify
+from sparklog.mirror.worker.verify import MirrorVerification, comparable_rows
+from sparklog.types import TopicPartition
+from tests.simulation.mirror_world import TOPIC, SimulatedSource
 
 YEAR_10000_US = 253_402_300_800_000_000
 
@@ -19,3 +28,22 @@ def test_times_after_the_year_9999_are_compared() -> None:
     last = {"time": YEAR_10000_US, "date": 2**31 - 1, "long": 2**62}
     assert rows[0] == {"n": 1, "time": YEAR_10000_US, "nested": last, "places": [("a", [last])]}
     assert rows[1] == {"n": 2, "time": None, "nested": {"time": None, "date": 0, "long": 0}, "places": []}
+
+
+def test_records_that_come_during_the_comparison_are_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SimulatedSource(Random(1))
+    tp = TopicPartition(TOPIC, 0)
+
+    def ends_here(cluster: object, tps: list[TopicPartition], timeout_ms: int) -> dict[TopicPartition, Any]:
+        source.put([b"a record that the mirror copies at once"])
+        return {tp: SimpleNamespace(start=source.end, end=source.end)}
+
+    monkeypatch.setattr(verify, "mirrored_ends", ends_here)
+    info, report, nothing = (
+        SimpleNamespace(schema=ENVELOPE_SCHEMA, name=TOPIC),
+        MirrorVerification("m"),
+        SimpleNamespace(),
+    )
+    check: Any = verify._PartitionCheck
+    check(nothing, source, source.topics(), info, None, 1_000, report).run(tp, 1.0)
+    assert report.problems == [] and report.partitions == 1
