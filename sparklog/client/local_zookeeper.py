@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -137,7 +138,8 @@ class ZooKeeperProcess:
     def kill(self) -> None:
         """End the process with SIGKILL, like a crash. A second call and a call in a forked child do nothing."""
         if self._process is not None and self._owner == os.getpid():
-            self._signal(signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                self._signal(signal.SIGKILL)
             self._process.wait(10)
             self._process = None
         if self._lifeline is not None:
