@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -47,6 +48,7 @@ _KEY = ("ssl.keystore.key", "ssl.key.pem")
 _KEY_FILES = ("ssl.key.location", "ssl.keystore.location")
 _TRUST = ("ssl.truststore.certificates", "ssl.ca.pem")
 _TRUST_FILES = ("ssl.ca.location", "ssl.truststore.location")
+_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----\s+([A-Za-z0-9+/=\s]+)-----END \1-----")
 
 
 class TlsMaterial(NamedTuple):
@@ -151,12 +153,20 @@ def _pem(settings: Mapping[str, object], texts: tuple[str, ...], files: tuple[st
         text = _text(settings, name)
         if text:
             # in one line of a properties file the line ends are written as \n
-            return _check(name, text.replace("\\n", "\n"), kind)
+            return _check(name, _BLOCK.sub(_in_lines, text.replace("\\n", "\n")), kind)
     for name in files:
         path = _text(settings, name)
         if path:
             return _check(name, _read(name, path), kind)
     return ""
+
+
+def _in_lines(block: re.Match[str]) -> str:
+    """Return a PEM block in lines: Kafka's clients also take blocks whose lines end with spaces alone, as lines that a
+    backslash continues in a properties file."""
+    body = "".join(block[2].split())
+    lines = "".join(f"{body[i : i + 64]}\n" for i in range(0, len(body), 64))
+    return f"-----BEGIN {block[1]}-----\n{lines}-----END {block[1]}-----\n"
 
 
 def _check(name: str, text: str, kind: str) -> str:
@@ -253,7 +263,10 @@ def handshake_error(error: ssl.SSLError, broker: str = "the broker") -> InvalidC
             "set ssl.certificate.location and ssl.key.location"
         )
     if "ALERT" in reason and ("CERTIFICATE" in reason or "UNKNOWN_CA" in reason):
-        return InvalidConfigError(f"{broker} does not accept this client's certificate ({reason})")
+        return InvalidConfigError(
+            f"{broker} does not accept this client's certificate, or the client has none ({reason}): set "
+            "ssl.certificate.location to a certificate that has not expired, of an authority that the broker trusts"
+        )
     return InvalidConfigError(
         f"the TLS handshake with {broker} has failed ({reason}): does security.protocol fit the listener?"
     )

@@ -91,6 +91,8 @@ class KafkaConnection:
             raise RequestTimedOutError(f"{self._place} does not answer {name} in time") from e
         except OSError as e:
             self.close()
+            if isinstance(e, ssl.SSLError) and "ALERT" in (e.reason or ""):
+                raise handshake_error(e, self._place) from e  # TLS 1.3 refuses a client after the client's handshake
             raise BrokerNotAvailableError(f"the connection to {self._place} broke: {reason(e)}") from e
         except SparklogError:
             self.close()

@@ -433,8 +433,18 @@ class KafkaSource:
         if connection is None or connection.is_due:
             if connection is not None:
                 connection.close()
-            connection = self._connections[endpoint] = self._connect(endpoint, self._security, self._timeout_ms)
+            connection = self._connections[endpoint] = self._new_connection(endpoint)
         return connection
+
+    def _new_connection(self, endpoint: Endpoint) -> KafkaConnection:
+        try:
+            return self._connect(endpoint, self._security, self._timeout_ms)
+        except (BrokerNotAvailableError, RequestTimedOutError) as e:
+            if endpoint in self._bootstrap:
+                raise
+            raise type(e)(
+                f"{e}; the source advertises this address, which has to be reachable from here (advertised.listeners)"
+            ) from e
 
 
 def _topic(topic: Mapping[str, Any]) -> SourceTopic:

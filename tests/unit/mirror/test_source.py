@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 from uuid import UUID
 
 import pytest
 
 from sparklog.client.admin.mirror_plan import plan_mirror
+from sparklog.client.kafka.connection import KafkaConnection
 from sparklog.client.kafka.source import KafkaSource
 from sparklog.client.net.addresses import Endpoint
-from sparklog.errors import CoordinatorNotAvailableError, TopicAuthorizationFailedError
+from sparklog.errors import (
+    BrokerNotAvailableError,
+    CoordinatorNotAvailableError,
+    InvalidConfigError,
+    TopicAuthorizationFailedError,
+)
 from sparklog.kafka.wire.errors import Kafka
 from sparklog.mirror.definition import MirrorDefinition
 from sparklog.mirror.rules import SourceBounds
@@ -71,6 +78,50 @@ def test_an_address_of_ipv6_is_possible() -> None:
     source = source_with(Metadata=metadata(brokers=(BROKER | {"host": "fd00::1"},)))
     source.topics()
     assert str(source.broker_of(1)) == "[fd00::1]:9092"
+
+
+def test_an_address_that_the_source_advertises_and_that_cannot_be_reached_is_named_so() -> None:
+    """The broker at the address of the mirror's definition answers, and names another address."""
+
+    def connect(endpoint: Endpoint, security: object, timeout_ms: int) -> Any:
+        if endpoint != BOOTSTRAP:
+            raise BrokerNotAvailableError(f"no connection to {endpoint}: name or service not known")
+        return Connection({"Metadata": metadata(topic("t"), brokers=(BROKER | {"host": "inside"},))})
+
+    source = KafkaSource("old:9092", client_security(None), connect=connect)
+    tp = TopicPartition("t", 0)
+    error = source.bounds(source.topics(), [tp])[tp]
+    assert isinstance(error, BrokerNotAvailableError)
+    assert "inside:9092: name" in str(error) and "advertised.listeners" in str(error)
+
+    def unreachable(endpoint: Endpoint, security: object, timeout_ms: int) -> Any:
+        raise BrokerNotAvailableError(f"no connection to {endpoint}")
+
+    with pytest.raises(BrokerNotAvailableError) as raised:
+        KafkaSource("old:9092", client_security(None), connect=unreachable).topics()
+    assert str(raised.value) == "no connection to old:9092"
+
+
+@for_each(
+    "reason", ["SSLV3_ALERT_CERTIFICATE_UNKNOWN", "SSLV3_ALERT_BAD_CERTIFICATE", "TLSV13_ALERT_CERTIFICATE_REQUIRED"]
+)
+def test_a_certificate_that_the_source_refuses_after_the_handshake_is_a_wrong_setting(
+    reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refused:
+        """A socket of TLS 1.3, whose peer refuses the client's certificate in the first answer."""
+
+        def settimeout(self, seconds: float) -> None: ...
+        def sendall(self, data: bytes) -> None: ...
+        def close(self) -> None: ...
+        def recv_into(self, view: memoryview) -> int:
+            error = ssl.SSLError(1, reason)
+            error.reason = reason
+            raise error
+
+    monkeypatch.setattr(KafkaConnection, "_connected", lambda *arguments: Refused())
+    with pytest.raises(InvalidConfigError, match=r"old:9092.*ssl\.certificate\.location"):
+        KafkaConnection(BOOTSTRAP, client_security(None))
 
 
 def test_records_between_two_answers_wait_for_no_transaction() -> None:

@@ -179,6 +179,11 @@ def test_a_plain_client_gets_no_bytes() -> None:
             assert b"nobody" not in plain.recv(1000)
 
 
+def continued(pem: str) -> str:
+    """A text whose lines end with a backslash after a space in a properties file, as in KIP-651."""
+    return pem.strip().replace("\n", " ")
+
+
 def test_files_and_texts_and_librdkafkas_names(tmp_path: Path) -> None:
     (tmp_path / "both.pem").write_text(BROKER.key.reveal() + BROKER.certificate)
     (tmp_path / "cert.pem").write_text(BROKER.certificate)
@@ -194,10 +199,19 @@ def test_files_and_texts_and_librdkafkas_names(tmp_path: Path) -> None:
         {"ssl.certificate.location": str(tmp_path / "cert.pem"), "ssl.key.location": str(tmp_path / "key.pem")},
         {"ssl.certificate.pem": BROKER.certificate, "ssl.key.pem": BROKER.key.reveal()},
         {"ssl.keystore.certificate.chain": BROKER.certificate.replace("\n", "\\n"), "ssl.keystore.key": BROKER.key},
-        {"ssl.certificate.pem": BROKER.certificate, "ssl.key.pem": encrypted, "ssl.key.password": Secret("pw")},
+        {
+            "ssl.keystore.certificate.chain": continued(BROKER.certificate + CA.identity.certificate),
+            "ssl.keystore.key": Secret(continued(BROKER.key.reveal())),
+        },
+        {
+            "ssl.certificate.pem": BROKER.certificate,
+            "ssl.key.pem": continued(encrypted),
+            "ssl.key.password": Secret("pw"),
+        },
     ]
     for server in servers:
         assert greeting(server, {**client}) == "nobody"
+    assert greeting(servers[0], {"ssl.truststore.certificates": continued(CA.identity.certificate)}) == "nobody"
     for password in (None, Secret("wrong")):
         with pytest.raises(InvalidConfigError, match=r"ssl\.key\.password") as e:
             server_context(servers[-1] | {"ssl.key.password": password})
