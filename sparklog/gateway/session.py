@@ -255,6 +255,9 @@ class Session:
             if before is not None:
                 await before
             await self._answer(served, head, request, None)
+        except OSError:
+            if not self._stream.has_pending_requests:  # as in Kafka, a request takes effect when it has arrived
+                raise
         finally:
             self._is_answering = False
             request.release()

@@ -96,9 +96,11 @@ class ClientStream(asyncio.BufferedProtocol):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send data. The transport holds the bytes that the socket does not accept yet. Raises OSError after
-        `close`."""
+        `close`, and if the connection has ended."""
         if self._is_closed:
             raise ConnectionAbortedError("the gateway has closed the connection")
+        if self._is_lost:
+            raise ConnectionResetError("the connection has ended")
         self._transport.write(data)
 
     async def drain(self) -> None:
@@ -108,6 +110,12 @@ class ClientStream(asyncio.BufferedProtocol):
             raise ConnectionResetError("the connection has ended")
         if self._drained is not None:
             await asyncio.shield(self._drained)
+
+    @property
+    def has_pending_requests(self) -> bool:
+        """True if the client has ended the connection, and the gateway has received bytes before that, which no reader
+        has taken yet."""
+        return self._is_lost and not self._is_closed and self.pending_bytes > 0
 
     @property
     def pending_bytes(self) -> int:

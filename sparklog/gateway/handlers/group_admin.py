@@ -104,7 +104,7 @@ async def _visible_groups(session: Session, group_ids: Sequence[str]) -> list[st
         some = list(group_ids[start : start + DESCRIBED_AT_ONCE])
         message = DescribeGroupsRequest(some, paged=True)
         for details in (await broker.ask(Api.DESCRIBE_GROUPS, message, DescribeGroupsResponse)).groups:
-            if details.error_code in (0, GroupIdNotFoundError.code) and details.group_id in some:
+            if details.error_code in (0, GroupIdNotFoundError.code):
                 visible.append(details.group_id)
     return visible
 

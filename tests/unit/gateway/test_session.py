@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from typing import Any
 
@@ -207,6 +208,36 @@ def test_a_produce_request_that_waits_for_the_broker_ends_with_its_connection() 
         return {}
 
     apis = {0: ServedApi(Api("Produce", 0, 3, 12), wait_for_acks)}
+    with_apis(body, apis, Limits(), SecurityProtocol.PLAINTEXT)
+
+
+def test_a_request_that_has_arrived_takes_effect_though_its_client_has_gone() -> None:
+    """A consumer that is interrupted sends LEAVE_GROUP, and closes the connection before the answer to a heartbeat."""
+    begun, left = asyncio.Event(), asyncio.Event()
+
+    async def answer_late(session: Session, request: Body, version: int) -> Body:
+        begun.set()
+        while not session._stream._is_lost:
+            await asyncio.sleep(0)
+        return {"error_code": 0, "api_keys": []}
+
+    async def leave(session: Session, request: Body, version: int) -> Body:
+        left.set()
+        return {"error_code": 0}
+
+    async def body(server: GatewayServer, _: object, connect: Any) -> None:
+        _, writer = await connect()
+        writer.write(framed(API_VERSIONS) + framed(struct.pack(">hhih", 13, 0, 7, -1) + b"\0\1g" + b"\0\1m"))
+        await begun.wait()
+        reset = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        writer.transport.abort()
+        await asyncio.wait_for(left.wait(), 30)
+
+    apis = {
+        18: ServedApi(Api("ApiVersions", 18, 0, 4), answer_late),
+        13: ServedApi(Api("LeaveGroup", 13, 0, 5), leave),
+    }
     with_apis(body, apis, Limits(), SecurityProtocol.PLAINTEXT)
 
 
