@@ -86,7 +86,7 @@ public final class Runner implements ExecutionCondition, AfterTestExecutionCallb
     }
 
     private static String name(TestIdentifier test) {
-        return NAMES.getOrDefault(test.getUniqueId(), test.getLegacyReportingName());
+        return NAMES.getOrDefault(test.getUniqueId(), test.getLegacyReportingName().replace(" ", ""));
     }
 
     @Override
