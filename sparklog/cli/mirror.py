@@ -23,6 +23,8 @@ REASON_CHARS_MAX = 1_000
 HELD = "which wait at the source for the end of an open transaction"
 ALL_TOPICS = ".*"
 GROUPS_SHOWN_MAX = 20
+TOPICS_SHOWN_MAX = 5
+"""Largest number of topics that a remark of a dry run names."""
 MirrorName = Annotated[str, typer.Argument(help="The mirror's name.")]
 
 
@@ -267,12 +269,14 @@ def _print_plan(
         numbers = (str(topic.partitions), console.number(size.records), console.size(size.size_bytes))
         table.add_row(topic.name, *numbers, settings)
     console.stdout().print(table)
+    topics_of: dict[str, list[str]] = {}
     for topic, size, _ in rows:
         for remark in (*topic.remarks, *_findings(size)):
-            print(printable(f"{topic.name}: {remark}", REASON_CHARS_MAX))
+            topics_of.setdefault(remark, []).append(topic.name)
+    for remark, names in topics_of.items():
+        print(printable(f"{_some(names, TOPICS_SHOWN_MAX)}: {remark}", REASON_CHARS_MAX))
     if groups:
-        more = f" and {len(groups) - GROUPS_SHOWN_MAX} more" if len(groups) > GROUPS_SHOWN_MAX else ""
-        print(f"groups: {printable(', '.join(groups[:GROUPS_SHOWN_MAX]), REASON_CHARS_MAX)}{more}")
+        print(f"groups: {printable(_some(groups, GROUPS_SHOWN_MAX), REASON_CHARS_MAX)}")
     elif pattern:
         none = f"none matches {pattern!r}, or the mirror's user cannot describe it"
         print(f"groups: {printable(none, REASON_CHARS_MAX)}")
@@ -284,6 +288,12 @@ def _print_plan(
             f"about {console.size(total)}, which one worker fetches and converts in about {duration(estimate.seconds)}"
         )
     print(f"{len(rows)} {'topic' if len(rows) == 1 else 'topics'} would be created; nothing was changed")
+
+
+def _some(names: list[str], count_max: int) -> str:
+    """Return the first names, and the number of the others."""
+    more = f" and {len(names) - count_max} more" if len(names) > count_max else ""
+    return ", ".join(names[:count_max]) + more
 
 
 def _findings(size: TopicEstimate) -> Iterator[str]:

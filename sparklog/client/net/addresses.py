@@ -66,7 +66,9 @@ def _parse_endpoint(part: str, whole: str) -> Endpoint:
     if port == "" and good:
         port = str(PORT_DEFAULT)
     if not good or not host or not port.isascii() or not port.isdigit() or not 1 <= int(port) <= 65535:
-        raise InvalidConfigError(f"bootstrap servers {whole!r:.200}: {part!r:.200} is not host:port")
+        raise InvalidConfigError(
+            f"bootstrap servers {whole!r:.200}: {part!r:.200} is not host:port, with a port of 1 to 65535"
+        )
     reason = _host_refusal(host, in_brackets=part.startswith("["))
     if reason:
         raise InvalidConfigError(f"bootstrap servers {whole!r:.200}: {host!r:.200} is no name of a host: {reason}")

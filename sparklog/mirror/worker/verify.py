@@ -7,6 +7,7 @@ difference.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,20 +23,24 @@ from sparklog.client.net.registry_reader import registry_schemas
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.mirrored_ends import mirrored_ends
 from sparklog.client.reading.range_reader import read_range
-from sparklog.errors import LeaderNotAvailableError, UnknownTopicOrPartitionError
+from sparklog.errors import LeaderNotAvailableError, SparklogError, UnknownTopicOrPartitionError
 from sparklog.format.batch import decode_header
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA
 from sparklog.metadata.refused_topics import refused_topic
 from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
 from sparklog.mirror.refused import RefusedLog
-from sparklog.mirror.rules import NO_EPOCH, NO_SCHEMA
-from sparklog.mirror.source import ConversionTarget, MirrorSource, SourceTopic
+from sparklog.mirror.rules import NO_EPOCH, NO_SCHEMA, SourceBounds
+from sparklog.mirror.source import ConversionTarget, FetchedPartition, MirrorSource, SourceTopic
 from sparklog.mirror.typed import NO_LIMIT, TypedConversion, TypedTarget
 from sparklog.types import READ_COMMITTED, TopicPartition
 
+logger = logging.getLogger(__name__)
+
 NAMED_MAX = 20
 ATTEMPTS = 20
+RETRY_S = 1.0
+"""Pause before another attempt after an error of the source that a repetition mends."""
 COLUMNS = ("key", "value", "headers", "timestamp")
 
 
@@ -115,7 +120,7 @@ class _PartitionCheck:
         refused = TopicPartition(refused_topic(tp.topic), tp.partition)
         tps = [tp] if self._typed is None else [tp, refused]
         ends = mirrored_ends(self._cluster, tps, self._timeout_ms)  # first: the source can get records meanwhile
-        bounds = self._source.bounds(self._source_topics, [tp])[tp]
+        bounds = self._bounds(tp)
         if isinstance(bounds, UnknownTopicOrPartitionError):
             self._report.partitions += 1
             self._report.add(f"{tp}: {bounds}")
@@ -148,19 +153,33 @@ class _PartitionCheck:
         self._report.refused += self._report.records - before
         return {offset: rows.get(offset) for offset in records if offset not in refused}
 
+    def _bounds(self, tp: TopicPartition) -> SourceBounds | SparklogError:
+        for _ in range(ATTEMPTS):
+            bounds = self._source.bounds(self._source_topics, [tp])[tp]
+            if isinstance(bounds, SourceBounds | UnknownTopicOrPartitionError) or not bounds.retriable:
+                break
+            self._look_again(tp, bounds)
+        return bounds
+
+    def _look_again(self, tp: TopicPartition, error: SparklogError) -> None:
+        """Read the leaders of the source's topic again, after an error that a repetition mends."""
+        logger.info("%s: %s", tp, error)
+        time.sleep(RETRY_S)
+        self._source_topics |= self._source.topics([tp.topic])
+
     def _at_source(self, tp: TopicPartition, position: int) -> tuple[int, dict[int, Any], dict[int, Any]]:
         """Return the offset after the next fetched records, these by offset, and for a typed topic their rows. Raises
         the source's errors."""
-        leader = self._source.leader(self._source_topics, tp)
-        for _ in range(ATTEMPTS):
-            if leader is None:
-                break
-            epoch = self._source_topics[tp.topic].partitions[tp.partition].leader_epoch
-            part = self._source.fetch(leader, {tp: (position, epoch, NO_EPOCH)}, wait_ms=500).get(tp)
+        for attempt in range(ATTEMPTS):
+            try:
+                part = self._fetched(tp, position)
+            except SparklogError as e:
+                if not e.retriable or attempt == ATTEMPTS - 1:
+                    raise
+                self._look_again(tp, e)
+                continue
             if part is None:
                 continue
-            if part.error is not None:
-                raise part.error
             schemas = {ENVELOPE_SCHEMA_ID: ENVELOPE_SCHEMA} if self._typed is not None else self._info.schemas
             target = ConversionTarget(self._info.inflated_bytes_max, int(time.time() * 1000), schemas=schemas)
             placed = part.records.place(position, target)
@@ -175,6 +194,17 @@ class _PartitionCheck:
                 # a conversion ends earlier if its rows take much memory
                 return rows.next_offset, records, dict(_rows_of(rows.batches, self._info.schemas))
         raise LeaderNotAvailableError(f"the source sends no records of {tp} from offset {position} on")
+
+    def _fetched(self, tp: TopicPartition, position: int) -> FetchedPartition | None:
+        """Return the answer of a partition's leader. Raises the source's errors."""
+        leader = self._source.leader(self._source_topics, tp)
+        if leader is None:
+            raise LeaderNotAvailableError(f"{tp} has no leader at the source")
+        epoch = self._source_topics[tp.topic].partitions[tp.partition].leader_epoch
+        part = self._source.fetch(leader, {tp: (position, epoch, NO_EPOCH)}, wait_ms=500).get(tp)
+        if part is not None and part.error is not None:
+            raise part.error
+        return part
 
     def _rows_here(self, tp: TopicPartition, start: int, end: int, columns: Sequence[str]) -> dict[int, Any]:
         rows: dict[int, Any] = {}

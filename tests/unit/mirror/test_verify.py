@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from sparklog.format.schema import ENVELOPE_SCHEMA
+from sparklog.metadata.store import ENVELOPE_SCHEMA_ID
 from sparklog.mirror.worker import verify
 from sparklog.mirror.worker.verify import MirrorVerification, comparable_rows
 from sparklog.types import TopicPartition
@@ -30,20 +31,43 @@ def test_times_after_the_year_9999_are_compared() -> None:
     assert rows[1] == {"n": 2, "time": None, "nested": {"time": None, "date": 0, "long": 0}, "places": []}
 
 
+def checked(source: SimulatedSource, monkeypatch: pytest.MonkeyPatch, ends_here: Any) -> MirrorVerification:
+    """The comparison of a mirror that has the records of its source, with the leaders at the beginning."""
+    monkeypatch.setattr(verify, "RETRY_S", 0.0)
+    info, report = SimpleNamespace(schema=ENVELOPE_SCHEMA, name=TOPIC), MirrorVerification("m")
+    info.inflated_bytes_max, info.schemas, info.is_compacted = 1 << 20, {ENVELOPE_SCHEMA_ID: ENVELOPE_SCHEMA}, False
+    check: Any = verify._PartitionCheck
+    one = check(SimpleNamespace(), source, source.topics(), info, None, 1_000, report)
+
+    def rows_here(tp: TopicPartition, start: int, end: int, columns: object) -> dict[int, Any]:
+        copied = source.committed().items()
+        return {o: {"value": value} for o, value in copied if start <= o < end}
+
+    monkeypatch.setattr(one, "_rows_here", rows_here)
+    monkeypatch.setattr(verify, "mirrored_ends", ends_here)
+    one.run(TopicPartition(TOPIC, 0), 1.0)
+    return report
+
+
+def test_a_change_of_the_leader_at_the_source_does_not_end_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SimulatedSource(Random(1))
+    source.put([b"a", b"b"])
+
+    def ends_here(cluster: object, tps: list[TopicPartition], timeout_ms: int) -> dict[TopicPartition, Any]:
+        source.elect(is_clean=True)
+        source.is_silent = True
+        return {tps[0]: SimpleNamespace(start=0, end=2)}
+
+    report = checked(source, monkeypatch, ends_here)
+    assert (report.records, report.problems) == (2, [])
+
+
 def test_records_that_come_during_the_comparison_are_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     source = SimulatedSource(Random(1))
-    tp = TopicPartition(TOPIC, 0)
 
     def ends_here(cluster: object, tps: list[TopicPartition], timeout_ms: int) -> dict[TopicPartition, Any]:
         source.put([b"a record that the mirror copies at once"])
-        return {tp: SimpleNamespace(start=source.end, end=source.end)}
+        return {tps[0]: SimpleNamespace(start=source.end, end=source.end)}
 
-    monkeypatch.setattr(verify, "mirrored_ends", ends_here)
-    info, report, nothing = (
-        SimpleNamespace(schema=ENVELOPE_SCHEMA, name=TOPIC),
-        MirrorVerification("m"),
-        SimpleNamespace(),
-    )
-    check: Any = verify._PartitionCheck
-    check(nothing, source, source.topics(), info, None, 1_000, report).run(tp, 1.0)
+    report = checked(source, monkeypatch, ends_here)
     assert report.problems == [] and report.partitions == 1
