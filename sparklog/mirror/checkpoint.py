@@ -65,6 +65,8 @@ class TopicCopy(NamedTuple):
     topic_id: str
     source_topic_id: str
     """Id of the source's topic of which the topic is a copy; "": the topic is no copy."""
+    has_columns: bool = False
+    """True if the topic is a typed one, without the columns of Spark's Kafka source."""
 
 
 class PositionCheck(NamedTuple):
@@ -199,6 +201,12 @@ def _judge_source(end: SourceEnd | None, copies: Mapping[str, TopicCopy]) -> tup
             names = ", ".join(map(repr, absent[:NAMED_MAX]))
             more = f" and {len(absent) - NAMED_MAX} more" if len(absent) > NAMED_MAX else ""
             return {}, f"its offsets have no topic ids, and there is no topic {names}{more} there"
+        typed = [name for name in end.positions if copies[name].has_columns]
+        if typed:
+            return {}, (
+                f'its offsets have no topic ids, such as those of format("kafka"), but topic {typed[0]!r} has columns '
+                f"of its own there: a query that uses other columns fails. {NEW_CHECKPOINT}"
+            )
         return {}, (
             'its offsets have no topic ids, such as those of format("kafka"), and need none: format("sparklog") goes '
             "on with them"

@@ -96,7 +96,7 @@ def move_checkpoint(
     copies, mirrored = _copies(cluster, content, timeout_ms)
     move = plan_move(content.files, content.committed, copies)
     remarks = [*move.remarks, *_check_positions(cluster, move, mirrored, timeout_ms)]
-    if not move.topics:
+    if not move.topics and not any(copy.has_columns for copy in copies.values()):
         remarks.append("the copy equals the checkpoint: the query can also go on with the checkpoint itself")
     if move.is_planned:
         remarks.append(_planned_remark(move.batch))
@@ -244,7 +244,10 @@ def _copies(cluster: Cluster, content: _Checkpoint, timeout_ms: int) -> tuple[di
     """Return the topics there by name, and whether a mirror still fills them."""
     names = sorted(newest_topics(content.files))
     infos = cluster.topic_infos(names, timeout_ms=timeout_ms) if names else {}
-    copies = {name: TopicCopy(info.topic_id, copied_topic_id(info.configs)) for name, info in infos.items()}
+    copies = {
+        name: TopicCopy(info.topic_id, copied_topic_id(info.configs), not info.is_envelope)
+        for name, info in infos.items()
+    }
     return copies, {name: bool(info.configs.get(NAME)) for name, info in infos.items()}
 
 

@@ -106,6 +106,13 @@ def test_offsets_without_ids_need_no_change() -> None:
     assert move.checks == {TopicPartition("orders", 0): PositionCheck(5, 5)}
 
 
+def test_offsets_of_kafka_for_a_topic_with_columns_have_a_remark() -> None:
+    typed = {"orders": TopicCopy(B, A, has_columns=True)}
+    (remark,) = plan_move({0: file('{"orders":{"0":5}}')}, {0}, typed).remarks
+    assert "topic 'orders' has columns of its own there" in remark and "new checkpoint" in remark
+    assert plan_move({0: file(orders(5))}, {0}, typed).remarks == (), "a query of sparklog has these columns already"
+
+
 def test_a_source_of_another_cluster_stays_beside_one_that_goes_on() -> None:
     move = plan_move({0: file('{"orders":{"0":5}}', '{"elsewhere":{"0":4}}')}, {0}, COPIES)
     assert move.files == {} and "no topic 'elsewhere' there" in move.remarks[1]
