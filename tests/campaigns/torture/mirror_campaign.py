@@ -28,7 +28,7 @@ import sparklog
 from sparklog.client.local import LocalBroker
 from sparklog.client.net.cluster import cluster
 from sparklog.environment.fault_points import VARIABLE
-from sparklog.errors import SparklogError
+from sparklog.errors import InvalidConfigError, SparklogError
 from sparklog.mirror.worker.verify import verify_mirror
 from sparklog.mirror.worker.worker import MirrorWorker
 from sparklog.types import TopicPartition
@@ -99,8 +99,7 @@ class MirrorCampaign:
             self._target = self._start_target()
             stack.callback(lambda: self._target.stop())
             create_topics(self._source)
-            with sparklog.Admin(self._address) as admin:
-                admin.create_mirror(MIRROR, source=self._source.url, topics="m-.*", groups="g-.*")
+            until(self._has_mirror, "the source's nodes show its topics", within_s=PATIENCE_S)
             load = Load(self._source)
             stack.callback(self._end_workers)
             self._workers = [self._worker(number) for number in range(2)]
@@ -115,6 +114,17 @@ class MirrorCampaign:
             self._copy_the_rest()
             count = self._compare(load)
         return Outcome(self._form, count, self._faults.done, self._faults.steps, time.monotonic() - began_s)
+
+    def _has_mirror(self) -> bool:
+        """Create the mirror, unless the node that answers does not know the new topics yet."""
+        with sparklog.Admin(self._address) as admin:
+            try:
+                admin.create_mirror(MIRROR, source=self._source.url, topics="m-.*", groups="g-.*")
+            except InvalidConfigError as e:
+                if "no topic" in str(e):
+                    return False
+                raise
+        return True
 
     # -- progress
 
