@@ -30,6 +30,7 @@ from pathlib import Path
 from sparklog.client.local import KAFKA, REGISTRY, START_TIMEOUT_S, LocalBroker, kafka_settings, start_broker
 from sparklog.client.local_zookeeper import ZooKeeperProcess
 from sparklog.environment.files import absolute, read_regular
+from sparklog.environment.ports import free_ports
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError, SparklogError
 from sparklog.settings import flatten
 from sparklog.types import whole_number
@@ -529,7 +530,7 @@ def _layout(directory: Path, brokers: int | None, zookeeper: str | None) -> _Lay
         raise InvalidConfigError(f"the cluster in {directory} uses {where}, not {zookeeper}")
     layout.zookeeper = zookeeper if zookeeper is not None else layout.zookeeper
     count = max(brokers if brokers is not None else len(layout.ports) or BROKERS_DEFAULT, len(layout.ports))
-    free = iter(_free_ports(count + 1))
+    free = iter(free_ports(count + 1))
     layout.zookeeper_port = _keep_port(layout.zookeeper_port, free)
     layout.ports = {i: _keep_port(layout.ports.get(i, 0), free) for i in range(1, count + 1)}
     written = directory / f"{LAYOUT_FILE}.new"
@@ -559,14 +560,6 @@ def _keep_port(port: int, free: Iterator[int]) -> int:
             probe.bind(("127.0.0.1", port))
             return port
     return next(free)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
 
 
 @atexit.register

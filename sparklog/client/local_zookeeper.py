@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sparklog.environment.lifeline import Lifeline
+from sparklog.environment.ports import free_ports
 from sparklog.errors import BrokerNotAvailableError, InvalidConfigError
 
 NEEDED = ("zookeeper-", "slf4j-api", "netty-", "metrics-core", "snappy", "commons-io")
@@ -73,7 +74,7 @@ class ZooKeeperProcess:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._host = host
-        self.port = port or _free_port(host)
+        self.port = port or free_ports(1, host)[0]
         """Port that ZooKeeper listens on."""
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: Lifeline | None = None
@@ -200,9 +201,3 @@ if lifeline.poll(0):
         shutil.rmtree(temporary, ignore_errors=True)
 sys.exit(child.returncode)
 """
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as listening:
-        listening.bind((host, 0))
-        return int(listening.getsockname()[1])

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sparklog.environment.ports import free_ports
 from tests.support.processes import Finished, MeasurementError, directory_bytes, run
 
 KAFKA_VERSION = "4.3.0"
@@ -50,26 +51,28 @@ _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0
 """
 _PARTS = ("groupId", "artifactId", "version", "classifier")
 """Parts of a jar's name in Maven. Only a jar beside the main one, such as that of tests, has a classifier."""
-_SERVER_JARS = (
-    ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-    ("org.apache.kafka", "kafka-tools", KAFKA_VERSION),
-    ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3"),
-)
+_LOG_JAR = ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.24.3")
 _TOKEN_JAR = ("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", SPARK_VERSION)
 _FILE_CONNECTOR_JAR = ("org.apache.kafka", "connect-file", KAFKA_VERSION)
-_MIRROR_JARS = (("org.apache.kafka", "connect-mirror", KAFKA_VERSION), _SERVER_JARS[2])
+_MIRROR_JARS = (("org.apache.kafka", "connect-mirror", KAFKA_VERSION), _LOG_JAR)
 _LOG4J = """<Configuration status="WARN"><Appenders><Console name="c" target="SYSTEM_ERR">
 <PatternLayout pattern="%d %p %m%n"/></Console></Appenders>
 <Loggers><Root level="WARN"><AppenderRef ref="c"/></Root></Loggers></Configuration>
 """
-_PROPERTIES = """process.roles=broker,controller
+_QUORUM_PROPERTIES = """process.roles=broker,controller
 node.id={node}
 controller.quorum.voters={voters}
 listeners={listeners},CONTROLLER://127.0.0.1:{controller}
 advertised.listeners={listeners}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
-log.dirs={data}
+"""
+_ZOOKEEPER_PROPERTIES = """broker.id={node}
+zookeeper.connect={zookeeper}
+listeners={listeners}
+inter.broker.listener.name=PLAINTEXT
+"""
+_PROPERTIES = """log.dirs={data}
 offsets.topic.replication.factor={nodes}
 transaction.state.log.replication.factor={nodes}
 transaction.state.log.min.isr={acknowledging}
@@ -92,16 +95,19 @@ def _dependency(jar: tuple[str, ...]) -> str:
 class KafkaInstallation:
     """The jars of the server, its tools, and the one jar of Spark's connector that Spark's resolver leaves out."""
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, version: str = KAFKA_VERSION) -> None:
         self.directory = directory or cache_directory()
-        self.libs = self.directory / f"kafka-{KAFKA_VERSION}"
+        self.libs = self.directory / f"kafka-{version}"
+        self._jars = [("org.apache.kafka", "kafka_2.13", version)]
+        if version == KAFKA_VERSION:
+            self._jars += [("org.apache.kafka", "kafka-tools", version), _LOG_JAR]
 
     def install(self) -> None:
         """Download the server and its tools unless they are there. Raises MeasurementError."""
         self.directory.mkdir(parents=True, exist_ok=True)
         with (self.directory / ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self._copy(self.libs, _SERVER_JARS, transitive=True)
+            self._copy(self.libs, self._jars, transitive=True)
         (self.directory / "log4j2.xml").write_text(_LOG4J)
 
     def _copy(self, target: Path, jars: Sequence[tuple[str, ...]], *, transitive: bool) -> None:
@@ -161,7 +167,7 @@ class KafkaInstallation:
 
 
 class KafkaServer:
-    """One node of Kafka, or several, on free ports; each is broker and controller.
+    """One node of Kafka, or several, on free ports; each is broker and controller, or uses ZooKeeper.
 
     With several nodes topics have a replica on each of them, and min.insync.replicas is one less.
     """
@@ -175,6 +181,7 @@ class KafkaServer:
         listeners: Mapping[str, int] | None = None,
         settings: Mapping[str, str] | None = None,
         security: Mapping[str, Mapping[str, str]] | None = None,
+        zookeeper: str = "",
     ) -> None:
         """Format the data directories under `directory`.
 
@@ -183,6 +190,7 @@ class KafkaServer:
             listeners: Ports of the listeners beside PLAINTEXT, by name; for one node only.
             settings: Further settings of the brokers.
             security: Settings of a Java client, by listener.
+            zookeeper: Address of a ZooKeeper, for releases that use it.
         """
         self.installation = installation
         self.directory = directory
@@ -199,8 +207,10 @@ class KafkaServer:
         cluster_id = base64.urlsafe_b64encode(b"\1" + uuid.uuid4().bytes[1:]).rstrip(b"=").decode()
         for node, port in self._ports.items():
             addresses = {PLAINTEXT: f"127.0.0.1:{port}"} | self._addresses
-            text = _PROPERTIES.format(
+            form = (_ZOOKEEPER_PROPERTIES if zookeeper else _QUORUM_PROPERTIES) + _PROPERTIES
+            text = form.format(
                 node=node,
+                zookeeper=zookeeper,
                 voters=",".join(f"{i}@127.0.0.1:{port}" for i, port in controllers.items()),
                 listeners=",".join(f"{name}://{address}" for name, address in addresses.items()),
                 controller=controllers[node],
@@ -209,6 +219,8 @@ class KafkaServer:
                 acknowledging=max(1, nodes - 1),
             )
             self._file(node, "properties").write_text(text + properties(settings or {}))
+            if zookeeper:
+                continue
             command = installation.java("kafka.tools.StorageTool", "format", "-t", cluster_id)
             run([*command, "-c", str(self._file(node, "properties"))], timeout_s=START_TIMEOUT_S)
 
@@ -406,10 +418,3 @@ def answers(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def free_ports(count: int) -> list[int]:
-    """Free ports of loopback."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [s.getsockname()[1] for s in sockets]

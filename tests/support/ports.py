@@ -1,12 +1,10 @@
-"""Ports for processes that have to be told theirs before they listen."""
+"""A port for a process that has to be told its own before it listens."""
 
 from __future__ import annotations
 
-import socket
+from sparklog.environment.ports import free_ports
 
 
 def free_port() -> int:
     """A port of loopback that was free just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return free_ports(1)[0]

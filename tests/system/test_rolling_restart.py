@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 import sparklog
-from sparklog.client.local_cluster import _free_ports
 from sparklog.client.local_zookeeper import has_java
+from sparklog.environment.ports import free_ports
 from sparklog.errors import LogTruncatedError
 from sparklog.types import Record, TopicPartition
 from tests.support.waiting import until_reached
@@ -252,7 +252,7 @@ def scraped(cluster: sparklog.LocalCluster, name: str) -> list[float]:
 @pytest.mark.nightly
 def test_the_brokers_numbers_add_up_to_the_clusters(tmp_path: Path) -> None:
     cluster = sparklog.LocalCluster(tmp_path, temporary=False, brokers=3, settings={})
-    for broker, port in zip(cluster.brokers, _free_ports(3), strict=True):
+    for broker, port in zip(cluster.brokers, free_ports(3), strict=True):
         broker._settings["metrics.listen"] = f"127.0.0.1:{port}"
     with cluster, sparklog.Admin(cluster.bootstrap_servers) as admin:
         cluster.start()

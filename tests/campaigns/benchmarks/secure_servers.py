@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparklog.client.local import start_broker
+from sparklog.environment.ports import free_ports
 from sparklog.security.acls import Acl, Operation, PatternType, Permission, ResourceType
 from sparklog.security.authority import Authority
 from sparklog.security.principals import user
 from sparklog.security.sasl import SCRAM_SHA_256
-from tests.support.kafka import KafkaInstallation, KafkaServer, free_ports
+from tests.support.kafka import KafkaInstallation, KafkaServer
 
 from .servers import TOPIC_PREFIX, SparklogServer
 

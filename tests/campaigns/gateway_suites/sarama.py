@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from sparklog.client.local_cluster import SESSION_TIMEOUT_MS, ClusterBroker, LocalCluster
+from sparklog.environment.ports import free_ports
 from tests.campaigns.gateway_suites.controls import QuietHandler, serving
 from tests.campaigns.gateway_suites.go_suites import download, results
 from tests.campaigns.gateway_suites.verdict import Verdict, judge
@@ -110,13 +111,6 @@ def running_cluster(directory: Path) -> Iterator[LocalCluster]:
         yield cluster
     finally:
         cluster.stop()
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports that are free at the moment."""
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [int(one.getsockname()[1]) for one in sockets]
 
 
 @contextlib.contextmanager
