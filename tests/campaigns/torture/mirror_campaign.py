@@ -57,7 +57,7 @@ FAULTS: Mapping[str, int] = {
     "pause worker": 1,
     "pause source": 1,
 }
-FORMS = ("kafka", "kafka-3", "sparklog")
+FORMS = ("kafka", "kafka-3", "sparklog", "2.8.2", "3.9.1")
 PAUSE_S = 3.0
 
 

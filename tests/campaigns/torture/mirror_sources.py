@@ -1,11 +1,12 @@
-"""The sources of the mirrors' campaign: one or three nodes of Kafka, or a sparklog broker with its gateway."""
+"""The sources of the mirrors' campaign: one or three nodes of Kafka, one of an old release, or a sparklog broker with
+its gateway."""
 
 from __future__ import annotations
 
 import random
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,9 +16,10 @@ from confluent_kafka import admin as kafka_admin
 from confluent_kafka.admin import AdminClient
 
 import sparklog
+from sparklog.client.local_zookeeper import ZooKeeperProcess
 from sparklog.types import TopicPartition
 from tests.campaigns.torture.mirror_load import PARTITIONS, TOPICS, TYPED, Record
-from tests.support.kafka import KafkaInstallation, KafkaServer, answers
+from tests.support.kafka import KAFKA_VERSION, KafkaInstallation, KafkaServer, answers
 from tests.support.ports import free_port
 from tests.support.waiting import until
 
@@ -104,14 +106,18 @@ class _KafkaReader:
 class KafkaNodes(_KafkaReader):
     """Nodes of Kafka."""
 
-    def __init__(self, directory: Path, nodes: int) -> None:
-        installation = KafkaInstallation()
+    def __init__(self, directory: Path, nodes: int, version: str = KAFKA_VERSION, zookeeper: str = "") -> None:
+        installation = KafkaInstallation(version=version)
         installation.install()
         settings = {"broker.session.timeout.ms": "6000", "group.initial.rebalance.delay.ms": "0"}
         settings |= {"log.cleaner.backoff.ms": "500", "offsets.topic.num.partitions": "4"}
         settings |= {"transaction.state.log.num.partitions": "4"}
-        self.server = KafkaServer(installation, directory / "kafka", nodes=nodes, settings=settings)
+        settings |= {"zookeeper.session.timeout.ms": "6000"} if zookeeper else {}
+        self.server = KafkaServer(
+            installation, directory / "kafka", nodes=nodes, settings=settings, zookeeper=zookeeper
+        )
         super().__init__(self.server.bootstrap_servers, nodes)
+        self._has_zookeeper = bool(zookeeper)
 
     @property
     def url(self) -> str:
@@ -124,7 +130,17 @@ class KafkaNodes(_KafkaReader):
         node = rng.choice(list(self.server.processes))
         self.server.end_node(node, kill=True)
         self.server.start_node(node)
+        if self._has_zookeeper:
+            until(self._is_back, "ZooKeeper has forgotten the killed node, and a new one starts", within_s=PATIENCE_S)
         return True
+
+    def _is_back(self) -> bool:
+        """Start the node again if it has ended, as it does while ZooKeeper keeps the session of the killed one."""
+        for node, process in self.server.processes.items():
+            if process.poll() is not None:
+                self.server.start_node(node)
+                return False
+        return self._is_in_sync()
 
     def pausable(self, rng: random.Random) -> subprocess.Popen[bytes] | None:
         """Return a node that may be stopped."""
@@ -189,7 +205,7 @@ class SparklogNode(_KafkaReader):
 
 @contextmanager
 def open_source(form: str, directory: Path) -> Iterator[Source]:
-    """Start a source: "kafka", "kafka-3" or "sparklog"."""
+    """Start a source: "kafka", "kafka-3", "sparklog", or an old release of Kafka such as "2.8.2"."""
     if form == "sparklog":
         node = SparklogNode(directory)
         try:
@@ -197,9 +213,14 @@ def open_source(form: str, directory: Path) -> Iterator[Source]:
         finally:
             node.broker.stop()
         return
-    nodes = KafkaNodes(directory, 3 if form == "kafka-3" else 1)
-    nodes.server.start()
-    try:
+    with ExitStack() as stack:
+        if form[0].isdecimal():
+            zookeeper = ZooKeeperProcess(directory / "zookeeper")
+            stack.callback(zookeeper.kill)
+            zookeeper.start()
+            nodes = KafkaNodes(directory, 1, form, zookeeper.hosts)
+        else:
+            nodes = KafkaNodes(directory, 3 if form == "kafka-3" else 1)
+        stack.callback(nodes.server.stop, kill=True)
+        nodes.server.start()
         yield nodes
-    finally:
-        nodes.server.stop(kill=True)
