@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import socket
 
@@ -9,6 +10,8 @@ FIRST, END = 20_000, 32_768
 """Range of the ports. Linux, macOS and Windows give ports from END on to outgoing connections, so that no connection
 takes a port between its choice and the moment when its program listens."""
 ATTEMPTS = 1_000
+_NUMBERS = itertools.count(random.SystemRandom().randrange(END - FIRST))
+"""Numbers of the ports that are tried, in turn: no port is chosen twice for two programs that do not listen yet."""
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
@@ -17,7 +20,7 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     for _ in range(ATTEMPTS):
         if len(ports) == count:
             return list(ports)
-        port = random.randrange(FIRST, END)
+        port = FIRST + next(_NUMBERS) % (END - FIRST)
         try:
             with socket.socket() as listening:
                 listening.bind((host, port))

@@ -11,8 +11,8 @@ from sparklog.environment.ports import END, FIRST, free_ports
 
 
 def test_ports_differ_and_no_outgoing_connection_gets_them() -> None:
-    chosen = free_ports(50)
-    assert len(set(chosen)) == 50 and all(FIRST <= port < END for port in chosen)
+    chosen = [port for _ in range(20) for port in free_ports(50)]
+    assert len(set(chosen)) == 1_000 and all(FIRST <= port < END for port in chosen)
 
 
 def test_a_port_on_which_a_program_listens_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
