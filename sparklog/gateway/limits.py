@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from sparklog.settings import MIB
+from sparklog.settings import MIB, Scope, settings_of
 
-GROUP_SIZE_MAX = 10_000
+GROUP_SIZE_MAX = int(settings_of(Scope.BROKER)["group.max.size"].default)
 """Default of the broker's setting `group.max.size`."""
 
 
