@@ -174,9 +174,8 @@ def delete_mirror(delete: Callable[[str], None], infos: Callable[[], Mapping[str
         topics = [topic for topic in sorted(topics_here) if topics_here[topic].configs.get(NAME) == name]
         if not topics:
             break
-        topics.sort(
-            key=lambda topic: bool(topics_here[topic].configs.get(REFUSED_OF))
-        )  # a worker would create those again
+        # refused topics last: while their typed topic exists, a worker would create them again
+        topics.sort(key=lambda topic: bool(topics_here[topic].configs.get(REFUSED_OF)))
         for topic in topics:
             with contextlib.suppress(UnknownTopicOrPartitionError):
                 delete(topic)
@@ -244,11 +243,12 @@ def _copy_groups(
 ) -> None:
     """Copy the groups' offsets, up to `rounds` times if some of them fail: their coordinator at the source can change.
     Raises RequestTimedOutError that names a group, and the source's errors."""
-    for _ in range(rounds):
+    for number in range(rounds):
+        if number:
+            sleep(POLL_S)
         copier.copy(definition, ends)
         if not copier.failure:
             return
-        sleep(POLL_S)
     raise RequestTimedOutError(
         f"{copier.failure}. Nothing is promoted: mend the cause and repeat the command, or leave the group "
         "out ('sparklog topic alter TOPIC --config mirror.groups=PATTERN' for each topic of the mirror)"

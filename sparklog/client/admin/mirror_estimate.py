@@ -94,8 +94,10 @@ def estimate_mirror(
         for tp, one in source.bounds(topics, tps).items()
     }
     lengths = {tp: (one.start, max(one.stable - one.start, 0)) for tp, one in bounds.items()}
-    held = {name: sum(max(b.end - b.stable, 0) for tp, b in bounds.items() if tp.topic == name) for name in topics}
-    records = {name: sum(length for tp, (_, length) in lengths.items() if tp.topic == name) for name in topics}
+    records, held = dict.fromkeys(topics, 0), dict.fromkeys(topics, 0)
+    for tp, one in bounds.items():
+        records[tp.topic] += lengths[tp][1]
+        held[tp.topic] += max(one.end - one.stable, 0)
     samples: dict[str, _Sample] = {}
     for name in sorted(topics, key=lambda name: -records[name])[:SAMPLES_MAX]:
         if records[name]:

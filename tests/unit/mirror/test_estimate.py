@@ -47,7 +47,7 @@ def test_records_are_tried_in_the_columns_of_a_typed_topic() -> None:
     assert trial.problem.startswith("offset 4 of partition 0: ")
 
 
-def test_a_topic_whose_records_cannot_be_converted_has_the_reason_and_no_size() -> None:
+def test_records_that_cannot_be_converted_have_a_reason_and_no_size() -> None:
     source = SimulatedSource(Random(5))
     source.put([b"x"] * 4)
     source.is_damaged = True
