@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparklog.cli.mirror import _print_plan
+from sparklog.cli.mirror_plan import print_plan
 from sparklog.cli.options import TableFormat
 from sparklog.client.admin.mirror_estimate import MirrorEstimate, TopicEstimate, Trial
 from sparklog.client.admin.mirror_plan import MirrorPlan
@@ -19,7 +19,7 @@ UNFIT = TopicEstimate(9, 900, trial=Trial(9, 2, "offset 4 of partition 0: no num
 def shown(capsys: pytest.CaptureFixture[str], topics: int, pattern: str, groups: list[str]) -> list[str]:
     planned = tuple(PlannedTopic(f"t{i}", 1, {}, (ISR,)) for i in range(topics))
     sizes: dict[str, Any] = {"t1": UNFIT}
-    _print_plan(MirrorPlan(planned, {}), MirrorEstimate(sizes, 0.0), pattern, groups, TableFormat.table)
+    print_plan(MirrorPlan(planned, {}), MirrorEstimate(sizes, 0.0), pattern, groups, TableFormat.table)
     return capsys.readouterr().out.splitlines()
 
 
