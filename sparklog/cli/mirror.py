@@ -387,7 +387,8 @@ def verify(
     format: Annotated[TableFormat, typer.Option(help="Output format.")] = TableFormat.table,
     bootstrap_servers: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Compare keys, values, headers and times with the source, offset by offset. Exit status 1 for a difference."""
+    """Compare keys, values, headers and times with the source, offset by offset. Exit status 1 for a difference, or if
+    the mirror's user must not read a topic."""
     from sparklog.cli.printing import printable
     from sparklog.client.net.cluster import cluster
     from sparklog.mirror.worker.verify import verify_mirror
@@ -406,10 +407,13 @@ def verify(
         print(f"{report.partitions:,} {noun}, {report.records:,} records compared{refused}")
         if report.held:
             print(f"not compared: {report.held:,} offsets, {HELD}")
+        for topic, refusal in report.refusals.items():
+            print(f"not compared: topic {topic}, {printable(refusal, REASON_CHARS_MAX)}")
         for problem in report.problems:
             print(f"difference: {printable(problem, REASON_CHARS_MAX)}")
-        print("equal" if not report.differences else f"{report.differences:,} differences")
-    if report.differences:
+        same = "equal" if not report.refusals else "no difference in what was compared"
+        print(same if not report.differences else f"{report.differences:,} differences")
+    if report.differences or report.refusals:
         raise typer.Exit(1)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from sparklog.errors import GroupAuthorizationFailedError, SparklogError, TopicAuthorizationFailedError
 from sparklog.mirror.definition import MirrorDefinition
@@ -47,8 +47,12 @@ def hidden_names(
     """Return the refusals of topics and groups that the definition names without an expression. Others that the user
     must not describe cannot be seen. Raises errors of the source."""
     literal = [name for name in _literals(definition.topics) if name not in topics]
-    refusals = {name: f"Describe on topic {name!r} is not allowed" for name in sorted(source.hidden_topics(literal))}
-    return refusals | hidden_groups(source, definition)
+    return refused_topics(source, literal) | hidden_groups(source, definition)
+
+
+def refused_topics(source: MirrorSource, names: Sequence[str]) -> dict[str, str]:
+    """Return the refusals of those topics that the mirror's user must not describe. Raises errors of the source."""
+    return {name: f"Describe on topic {name!r} is not allowed" for name in sorted(source.hidden_topics(names))}
 
 
 def hidden_groups(source: MirrorSource, definition: MirrorDefinition) -> dict[str, str]:

@@ -17,13 +17,19 @@ import pyarrow as pa
 
 from sparklog.client.admin.mirror_description import mirrored_topics
 from sparklog.client.admin.mirror_plan import open_source
+from sparklog.client.admin.mirror_rights import refused_topics
 from sparklog.client.admin.mirror_targets import typed_target
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.registry_reader import registry_schemas
 from sparklog.client.net.topic_info import TopicInfo
 from sparklog.client.reading.mirrored_ends import mirrored_ends
 from sparklog.client.reading.range_reader import read_range
-from sparklog.errors import LeaderNotAvailableError, SparklogError, UnknownTopicOrPartitionError
+from sparklog.errors import (
+    LeaderNotAvailableError,
+    SparklogError,
+    TopicAuthorizationFailedError,
+    UnknownTopicOrPartitionError,
+)
 from sparklog.format.batch import decode_header
 from sparklog.format.offset_column import decode_rows, row_offsets
 from sparklog.format.schema import ENVELOPE_SCHEMA
@@ -62,6 +68,8 @@ class MirrorVerification:
     """Number of offsets that differ."""
     problems: list[str] = field(default_factory=list)
     """The first differences, with topic, partition and offset."""
+    refusals: dict[str, str] = field(default_factory=dict)
+    """The topics that were not compared whole because the mirror's user lacks a right, with the right."""
 
     def add(self, text: str) -> None:
         """Count a difference, and note its text."""
@@ -72,23 +80,29 @@ class MirrorVerification:
 
 def verify_mirror(cluster: Cluster, name: str, *, share: float = 1.0, timeout_ms: int = 30_000) -> MirrorVerification:
     """Compare a mirror's topics with its source, up to the log ends here. `share`: part of the offsets that is
-    compared, 0 to 1; the others are passed over in pieces. Raises InvalidConfigError for an unknown mirror, and errors
-    of the source."""
+    compared, 0 to 1; the others are passed over in pieces. A topic that the mirror's user must not read is named in the
+    report. Raises InvalidConfigError for an unknown mirror, and other errors of the source."""
     infos = cluster.topic_infos(timeout_ms=timeout_ms)
     topics = mirrored_topics(infos, name)[name]
     report = MirrorVerification(name)
     source = open_source(topics[0].definition, timeout_ms)
     try:
         source_topics = source.topics([topic.topic for topic in topics])
+        report.refusals |= refused_topics(source, [one.topic for one in topics if one.topic not in source_topics])
         for topic in topics:
-            for number in range(infos[topic.topic].partitions):
-                info, refused = infos[topic.topic], infos.get(refused_topic(topic.topic))
-                is_typed = topic.definition.is_typed and refused is not None
-                registry = topic.definition.registry
-                schemas = registry_schemas(registry) if registry else None
-                typed = typed_target(topic, info, refused, schemas) if is_typed and refused is not None else None
-                check = _PartitionCheck(cluster, source, source_topics, info, typed, timeout_ms, report)
-                check.run(TopicPartition(topic.topic, number), share)
+            if topic.topic in report.refusals:
+                continue
+            info, refused = infos[topic.topic], infos.get(refused_topic(topic.topic))
+            registry = topic.definition.registry
+            schemas = registry_schemas(registry) if registry else None
+            is_typed = topic.definition.is_typed
+            typed = typed_target(topic, info, refused, schemas) if is_typed and refused is not None else None
+            check = _PartitionCheck(cluster, source, source_topics, info, typed, timeout_ms, report)
+            try:
+                for number in range(info.partitions):
+                    check.run(TopicPartition(topic.topic, number), share)
+            except TopicAuthorizationFailedError as e:
+                report.refusals[topic.topic] = str(e)
     finally:
         source.close()
     return report
@@ -129,7 +143,6 @@ class _PartitionCheck:
             raise bounds
         position, end = max(bounds.start, ends[tp].start), ends[tp].end
         refused_end = ends[refused].end if self._typed is not None else 0
-        self._report.partitions += 1
         self._report.held += bounds.end - bounds.stable
         if end > bounds.end:
             self._report.add(f"{tp}: ends at {end} here, at {bounds.end} at the source")
@@ -143,6 +156,7 @@ class _PartitionCheck:
             self._compare(tp, source_rows, here_rows, following)
             skipped = int((following - position) * (1 / share - 1)) if share < 1 else 0
             position = following + skipped
+        self._report.partitions += 1
 
     def _without_refused(
         self, tp: TopicPartition, end: int, records: dict[int, Any], rows: dict[int, Any], refused: dict[int, Any]

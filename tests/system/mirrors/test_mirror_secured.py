@@ -180,7 +180,7 @@ def test_each_right_that_the_mirrors_user_lacks_is_named_and_no_topic_is_created
 
 
 @for_each("protocol", list(RIGHTS))
-def test_a_right_that_is_removed_later_shows_in_status_and_the_mirror_goes_on_when_it_is_back(
+def test_a_right_that_is_removed_later_is_named_and_the_mirror_goes_on_when_it_is_back(
     source: SecureGateway, target: LocalBroker, admin: Admin, tmp_path: Path, protocol: str
 ) -> None:
     config, url = settings_file(source, "SASL", tmp_path), address(source, protocol, "SASL")
@@ -191,6 +191,10 @@ def test_a_right_that_is_removed_later_shows_in_status_and_the_mirror_goes_on_wh
             there.create_topic("taken")
         there.create_acls(rights)
         admin.create_mirror("partly", source=url, topics="mine,taken", source_config=config)
+        producer.send("taken", b"first").result()
+        first = MirrorWorker(target.bootstrap_servers)
+        assert first.run_once() == {}
+        first.close()
         for removed, words in ((read, "taken"), (rights, "the source has no topic 'taken'")):
             take_back(there, removed)
             producer.send("taken", b"v").result()
@@ -201,6 +205,11 @@ def test_a_right_that_is_removed_later_shows_in_status_and_the_mirror_goes_on_wh
             errors = {topic.topic: topic.error for topic in mirror.topics}
             assert words in errors["taken"] and errors["mine"] == "", errors
             assert lags(admin)["mine"] == 0
+            compared = CliRunner().invoke(app, ["mirror", "verify", "partly", "-b", target.bootstrap_servers])
+            assert compared.exit_code == 1, compared.output
+            lines = compared.output.splitlines()
+            assert lines[0].startswith("1 partition, ") and lines[-1] == "no difference in what was compared"
+            assert [line for line in lines[1:-1] if "taken" in line] == lines[1:-1] != []
             there.create_acls(removed)
             assert worker.run_once() == {}
             worker.close()
