@@ -231,7 +231,8 @@ class Broker:
 
         def on_done(effect: Any) -> None:
             if isinstance(effect, replica_model.Acknowledge):
-                self.world.promises.on_acknowledge(epoch, (self.id, self.life), offset, value, self.log)
+                present = leader.partition.leader_epoch  # a later one if it has been elected again since the append
+                self.world.promises.on_acknowledge(present, (self.id, self.life), offset, value, self.log)
                 answer("acknowledged")
             else:
                 answer(effect.error.name)

@@ -62,6 +62,11 @@ def test_suspicions_of_living_leaders_lose_no_record() -> None:
     assert sum(w.promises.epochs_with_acknowledgements for w in worlds) > 3 * len(worlds)
 
 
+def test_a_leader_that_is_elected_again_acknowledges_in_its_present_epoch() -> None:
+    """Two others led meanwhile without its knowledge, and one of them wakes up as a leader of the past."""
+    Suspicions(5487).run()
+
+
 @pytest.mark.torture
 @pytest.mark.timeout(7_200)
 def test_suspicions_of_living_leaders_lose_no_record_in_thousands_of_runs() -> None:
