@@ -20,6 +20,8 @@ MUTATIONS: list[Mutation] = []
 
 MIB = 1 << 20
 BOMB_BYTES = 1 << 30
+ROWS_MAX = 1_000
+"""Bound of rows with validity bits; a mutation before can have changed the header's number."""
 
 
 def _mutation(function: Mutation) -> Mutation:
@@ -280,7 +282,7 @@ def validity(m: Message, roles: Sequence[BufferRole], rng: Random) -> str | None
     numbers = [i for i, r in enumerate(roles) if r.what == "validity" and i < m.buffers]
     number = rng.choice(numbers)
     value = rng.choice([b"\0", b"\x55", b"\xff"])
-    bits = value * ((m.header.record_count + 7) // 8)
+    bits = value * ((min(m.header.record_count, ROWS_MAX) + 7) // 8)
     m.replace_buffer(number, m.stored(bits))
     return f"{_name(roles, number)} bits all {value.hex()}"
 
