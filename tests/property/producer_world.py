@@ -169,6 +169,10 @@ class ProducerWorld(RuleBasedStateMachine):
     def _last_offset(self, producer_id: int) -> int:
         return max((offset for offset, entry in self.entries.items() if entry.producer_id == producer_id), default=-1)
 
+    def _last_offset_of_marker(self, producer_id: int) -> int:
+        markers = ((offset, entry) for offset, entry in self.entries.items() if isinstance(entry, Marker))
+        return max(offset for offset, entry in markers if entry.producer_id == producer_id)
+
     def _may_be_unknown(self, producer_id: int) -> bool:
         return self._last_offset(producer_id) < self.forgotten_at.get(producer_id, 0)
 
