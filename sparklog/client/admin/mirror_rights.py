@@ -47,10 +47,10 @@ def hidden_names(
     """Return the refusals of topics and groups that the definition names without an expression. Others that the user
     must not describe cannot be seen. Raises errors of the source."""
     literal = [name for name in _literals(definition.topics) if name not in topics]
-    return refused_topics(source, literal) | hidden_groups(source, definition)
+    return hidden_topics(source, literal) | hidden_groups(source, definition)
 
 
-def refused_topics(source: MirrorSource, names: Sequence[str]) -> dict[str, str]:
+def hidden_topics(source: MirrorSource, names: Sequence[str]) -> dict[str, str]:
     """Return the refusals of those topics that the mirror's user must not describe. Raises errors of the source."""
     return {name: f"Describe on topic {name!r} is not allowed" for name in sorted(source.hidden_topics(names))}
 

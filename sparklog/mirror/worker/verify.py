@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from sparklog.client.admin.mirror_description import mirrored_topics
 from sparklog.client.admin.mirror_plan import open_source
-from sparklog.client.admin.mirror_rights import refused_topics
+from sparklog.client.admin.mirror_rights import hidden_topics
 from sparklog.client.admin.mirror_targets import typed_target
 from sparklog.client.net.cluster import Cluster
 from sparklog.client.net.registry_reader import registry_schemas
@@ -88,7 +88,7 @@ def verify_mirror(cluster: Cluster, name: str, *, share: float = 1.0, timeout_ms
     source = open_source(topics[0].definition, timeout_ms)
     try:
         source_topics = source.topics([topic.topic for topic in topics])
-        report.refusals |= refused_topics(source, [one.topic for one in topics if one.topic not in source_topics])
+        report.refusals |= hidden_topics(source, [one.topic for one in topics if one.topic not in source_topics])
         for topic in topics:
             if topic.topic in report.refusals:
                 continue
@@ -97,7 +97,7 @@ def verify_mirror(cluster: Cluster, name: str, *, share: float = 1.0, timeout_ms
             schemas = registry_schemas(registry) if registry else None
             is_typed = topic.definition.is_typed
             typed = typed_target(topic, info, refused, schemas) if is_typed and refused is not None else None
-            check = _PartitionCheck(cluster, source, source_topics, info, typed, timeout_ms, report)
+            check = _TopicCheck(cluster, source, source_topics, info, typed, timeout_ms, report)
             try:
                 for number in range(info.partitions):
                     check.run(TopicPartition(topic.topic, number), share)
@@ -108,8 +108,8 @@ def verify_mirror(cluster: Cluster, name: str, *, share: float = 1.0, timeout_ms
     return report
 
 
-class _PartitionCheck:
-    """The comparison of one partition."""
+class _TopicCheck:
+    """The comparison of a topic's partitions, one after the other."""
 
     def __init__(
         self,

@@ -36,7 +36,7 @@ def checked(source: SimulatedSource, monkeypatch: pytest.MonkeyPatch, ends_here:
     monkeypatch.setattr(verify, "RETRY_S", 0.0)
     info, report = SimpleNamespace(schema=ENVELOPE_SCHEMA, name=TOPIC), MirrorVerification("m")
     info.inflated_bytes_max, info.schemas, info.is_compacted = 1 << 20, {ENVELOPE_SCHEMA_ID: ENVELOPE_SCHEMA}, False
-    check: Any = verify._PartitionCheck
+    check: Any = verify._TopicCheck
     one = check(SimpleNamespace(), source, source.topics(), info, None, 1_000, report)
 
     def rows_here(tp: TopicPartition, start: int, end: int, columns: object) -> dict[int, Any]:
