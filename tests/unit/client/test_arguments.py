@@ -131,14 +131,14 @@ def test_every_wrong_argument_of_a_function_or_constructor_is_named(servers: str
 
 
 def test_wrong_times_of_polls_are_named(servers: str) -> None:
-    with Consumer(servers, group_id="g") as consumer:
+    with Consumer(servers) as consumer:
         consumer.assign(TP)
         polls: tuple[Any, ...] = (consumer.poll, consumer.poll_batches)
         for call in polls:
             for wrong in (None, "1", b"", [], {}, True, float("nan"), object()):
                 with pytest.raises(InvalidRequestError, match="timeout_ms = "):
                     call(timeout_ms=wrong)
-            assert call(timeout_ms=-1) == []
+            assert call(timeout_ms=-1) == [], "at the end, with no offsets of a group"
         for wrong in (0, -1, 1.5, "1", HUGE, True):
             with pytest.raises(InvalidRequestError, match="max_records = "):
                 consumer.poll(0, wrong)  # type: ignore[arg-type]
