@@ -43,8 +43,30 @@ def write_files(directory: Path, batches: Sequence[Iterator[pa.RecordBatch]]) ->
                 out.write_batch(batch)
 
 
-class CeilingReader(DataSourceReader, DataSourceStreamReader):
-    """Reads ready Arrow files, one for each partition; a stream has them in one micro-batch."""
+def _files(directory: str) -> list[InputPartition]:
+    return [InputPartition(str(path)) for path in sorted(Path(directory).glob("*.arrows"))]
+
+
+def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    with pa.memory_map(partition.value) as file:
+        yield from pa.ipc.open_stream(file)
+
+
+class CeilingReader(DataSourceReader):
+    """Reads ready Arrow files, one for each partition. No stream reader: of one that is both, Spark scans nothing."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def partitions(self) -> list[InputPartition]:
+        return _files(self._directory)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition)
+
+
+class CeilingStreamReader(DataSourceStreamReader):
+    """Reads ready Arrow files in one micro-batch."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -55,13 +77,11 @@ class CeilingReader(DataSourceReader, DataSourceStreamReader):
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         return {"read": 1}
 
-    def partitions(self, start: Any = None, end: Any = {"read": 1}) -> list[InputPartition]:  # noqa: B006
-        paths = [] if start == end else sorted(Path(self._directory).glob("*.arrows"))
-        return [InputPartition(str(path)) for path in paths]
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [] if start == end else _files(self._directory)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        with pa.memory_map(partition.value) as file:
-            yield from pa.ipc.open_stream(file)
+        return _read(partition)
 
 
 class CeilingRateReader(DataSourceStreamReader):
@@ -127,7 +147,7 @@ class CeilingSource(DataSource):
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
         if "rate" in self.options:
             return CeilingRateReader(float(self.options["rate"]))
-        return CeilingReader(self.options["path"])
+        return CeilingStreamReader(self.options["path"])
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceArrowWriter:
         return CeilingWriter()

@@ -73,6 +73,7 @@ class Session:
         self.spark = builder.getOrCreate()
         self.spark.dataSource.register(CeilingSource)
         self.frames: dict[str, DataFrame] = {}
+        self._rows: dict[str, float] = {}
 
     @staticmethod
     def _load(reader: Any, source: dict[str, Any]) -> DataFrame:
@@ -95,11 +96,15 @@ class Session:
         return writer.option("checkpointLocation", self.checkpoint)
 
     def noop(self, source: dict[str, Any]) -> dict[str, float]:
-        """Scan a source and drop the rows."""
+        """Scan a source and drop the rows. All rows of the source are counted before the first scan."""
+        whole = {name: value for name, value in source.items() if name != "where"}
+        name = json.dumps(whole, sort_keys=True)
+        if name not in self._rows:
+            self._rows[name] = self._load(self.spark.read, whole).count()
         frame = self._load(self.spark.read, source)
         begun = time.perf_counter()
         frame.write.format("noop").mode("overwrite").save()
-        return {"seconds": time.perf_counter() - begun}
+        return {"seconds": time.perf_counter() - begun, "rows": self._rows[name]}
 
     def flights(self, copies: int) -> dict[str, float]:
         """Make the frame `flights`: every flight of 2013 from New York, `copies` times, cached."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tests.support.processes import Finished, usage
+from tests.support.processes import Finished, MeasurementError, usage
 
 from ..ceiling import FORMAT as CEILING
 from ..ceiling import write_files
@@ -46,13 +46,16 @@ _LARGE_BATCHES = {"kafka.batch.size": "1048576", "kafka.linger.ms": "20"}
 
 
 def _run(context: Context, system: str, rows: float, operation: str, **arguments: Any) -> Measurement:
-    """Measure a Spark action in rows/s. The client is the session's whole tree: driver, JVM, Python workers."""
+    """Measure a Spark action in rows/s. The client is the session's whole tree: driver, JVM, Python workers.
+    Raises MeasurementError if the source had other rows than `rows`."""
     spark = context.spark
 
     def act() -> tuple[dict[str, float], Finished]:
         before = usage(spark.pid)
         result = spark.call(operation, **arguments)
         after = usage(spark.pid)
+        if result.get("rows", rows) != rows:
+            raise MeasurementError(f"{operation} of {system}: {result['rows']:,} rows instead of {rows:,}")
         cpu_s = max(0.0, after.cpu_s - before.cpu_s)
         return {"rows": rows, "rows_per_s": rows / result["seconds"]} | result, Finished("", cpu_s, after.rss_bytes)
 
