@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from typing import TypeVar
 
 from sparklog.histogram import Histogram
-from sparklog.log.housekeeping.flush_run import expire_producers, flush_due, flush_logs, recover_writes
+from sparklog.log.housekeeping.flush_run import expire_producers, flush_due, flush_logs, logs_with_work, recover_writes
 from sparklog.log.housekeeping.retention_run import remove_dropped
 from sparklog_broker.background.periodic import Periodic
 from sparklog_broker.config import BrokerConfig
@@ -63,8 +63,13 @@ class Flushing:
         a start after a crash has little to scan. The remains of failed appends are removed first.
         """
         logs = self._storage.logs
-        await self._in_thread(lambda: recover_writes(logs.table.logs))
-        if await self._in_thread(lambda: flush_due(logs.table.logs)):
+
+        def flush() -> bool:
+            busy = logs_with_work(logs.table.logs)
+            recover_writes(busy)
+            return flush_due(busy)
+
+        if await self._in_thread(flush):
             await self._storage.run(logs.checkpoints.write)
 
     def _tick_s(self) -> float:

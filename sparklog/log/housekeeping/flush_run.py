@@ -9,7 +9,7 @@ from sparklog.errors import SparklogError, StorageUnavailableError
 from sparklog.log.partition_log import PartitionLog
 from sparklog.types import TopicPartition
 
-__all__ = ["expire_producers", "flush_due", "flush_logs", "recover_writes"]
+__all__ = ["expire_producers", "flush_due", "flush_logs", "logs_with_work", "recover_writes"]
 
 logger = logging.getLogger(__name__)
 
@@ -24,6 +24,12 @@ def flush_logs(logs: Mapping[TopicPartition, PartitionLog]) -> None:
         return True
 
     _in_each(logs, "flushed", flush)
+
+
+def logs_with_work(logs: Mapping[TopicPartition, PartitionLog]) -> dict[TopicPartition, PartitionLog]:
+    """Return the logs for which `recover_writes` or `flush_due` can have something to do: a broker may have many
+    thousands of others."""
+    return {tp: log for tp, log in logs.items() if log.flusher.has_work}
 
 
 def flush_due(logs: Mapping[TopicPartition, PartitionLog]) -> bool:

@@ -71,7 +71,11 @@ class LogTable:
 
     def logs_in(self, directory: LogDirectory) -> list[tuple[TopicPartition, PartitionLog]]:
         """Return the open logs in a log directory."""
-        return [(tp, log) for tp, log in self._logs.copy().items() if self._place.get(tp) is directory]
+        return [(tp, log) for tp, log in self._logs.copy().items() if self.is_in(tp, directory)]
+
+    def is_in(self, tp: TopicPartition, directory: LogDirectory) -> bool:
+        """Return True if the partition is in the log directory."""
+        return self._place.get(tp) is directory
 
     def may_be_in(self, tp: TopicPartition, directory: LogDirectory) -> bool:
         """Return True if the partition is in the log directory, or in no known one."""

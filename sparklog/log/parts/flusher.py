@@ -25,6 +25,19 @@ class LogFlusher:
         self._state = state
         self._looked_to = state.offsets.written
 
+    @property
+    def has_work(self) -> bool:
+        """False if neither `flush_if_due` nor `recover_writes` has anything to do, as in an idle log."""
+        writer = self._state.writer
+        dirty = writer.dirty
+        waits = dirty.segments or dirty.since_ms is not None or writer.blocked is not None
+        return bool(waits) or self._state.producer_files.is_dirty
+
+    @property
+    def is_ahead(self) -> bool:
+        """True if data were appended since the last `look`."""
+        return self._state.offsets.written != self._looked_to
+
     def flush_if_due(self) -> bool:
         """Flush everything if `flush.ms` has passed. Otherwise flush the rolled segments and the files about producers,
         if any are not fsynced. Returns True if it flushed. Raises StorageError."""

@@ -122,14 +122,17 @@ def test_flush_ms_counts_from_the_first_record_that_waits(tmp_path: Path) -> Non
     clock = ManualClock()
     log, synced = opened(tmp_path, {"flush.ms": 100}, clock)
     clock.time_ms += 1000
+    assert not log.flusher.has_work
     assert not log.flusher.flush_if_due()  # nothing waits
     append(log, 1)
+    assert log.flusher.has_work
     clock.time_ms += 60
     append(log, 1)
     assert not log.flusher.flush_if_due()
     clock.time_ms += 40
     assert log.flusher.flush_if_due()
     assert (len(synced), log.flushed_offset) == (1, 3)
+    assert not log.flusher.has_work
     assert not log.flusher.flush_if_due()
 
 
@@ -139,6 +142,7 @@ def test_rolled_segments_are_synced_soon_the_active_one_is_not(tmp_path: Path) -
     assert not log.flusher.flush_if_due()
     log.appender.roll()
     append(log, 3)
+    assert log.flusher.has_work
     assert log.flusher.flush_if_due()
     assert synced == [*(f"{0:020d}.{ending}" for ending in ("arrow", "index", "timeindex")), f"{5:020d}.snapshot"]
     assert (log.flushed_offset, log.recovery_point, log.log_end_offset) == (2, 2, 5)

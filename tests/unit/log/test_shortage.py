@@ -121,6 +121,7 @@ def test_any_interruption_is_recovered_without_a_loss(tmp_path: Path, name: str)
         if name == "close":
             log = open_log(directory, SMALL, files=files, clean=failure is None)
         assert failure is None or isinstance(failure, StorageUnavailableError), failure
+        assert log.write_error is None or log.flusher.has_work
         log.flusher.recover_writes()
         assert log.write_error is None, (left, log.write_error)
         assert append(log, records(1)) >= 6
