@@ -48,7 +48,8 @@ def prune_batch(data: memoryview, header: BatchHeader, schema: pa.Schema, column
     """Return the one batch in `data` with the columns of these names; None if hardly anything would be left out. The
     batch's checksum has been verified. `schema`: that of the batch, without the column of offsets, which is always
     kept. Names that the schema lacks count for nothing. Raises CorruptBatchError."""
-    indexes = [i for i, name in enumerate(schema.names) if name in set(columns)]
+    names = frozenset(columns)
+    indexes = [i for i, name in enumerate(schema.names) if name in names]
     if header.attributes & ATTRIBUTE_OFFSET_COLUMN:
         indexes.append(len(schema))
         schema = with_offset_column(schema)

@@ -7,6 +7,7 @@ nothing. A byte that changes on the disk afterwards does not fit the checksum, w
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -52,7 +53,7 @@ class ColumnPruner:
         """Return the batches of the slices with the columns of these names, as many as fit into `bytes_max`, but at
         least one. `log`: identity of the log. Slices in the result are separate from `slices`. Raises StorageError."""
         answer = _Answer()
-        names = tuple(sorted(set(columns)))
+        selection = _Selection(columns, schema_of)
         try:
             for file_slice in slices:
                 for position, header in _batches(file_slice):
@@ -62,7 +63,7 @@ class ColumnPruner:
                         return answer.parts()
                     pruned = None
                     if header.body_length_bytes > WHOLE_BYTES_MAX:
-                        pruned = self._pruned(log, file_slice, position, header, names, schema_of)
+                        pruned = self._pruned(log, file_slice, position, header, selection)
                     if not answer.has_room(header.size_bytes if pruned is None else pruned.size_bytes, bytes_max):
                         return answer.parts()
                     answer.add(file_slice, position, header, pruned)
@@ -77,11 +78,14 @@ class ColumnPruner:
         file_slice: FileSlice,
         position: int,
         header: BatchHeader,
-        names: tuple[str, ...],
-        schema_of: Callable[[int], pa.Schema],
+        selection: _Selection,
     ) -> PrunedBatch | None:
         """Return the pruned batch; None if it is sent whole. A damaged batch is sent as it is: the reader refuses it as
         in a fetch of all columns."""
+        try:
+            schema, names = selection.of(header.schema_id)
+        except (UnknownSchemaError, KeyError):
+            return None
         key = (log, header, names)
         with self._lock:
             if key in self._kept:
@@ -90,10 +94,10 @@ class ColumnPruner:
         data = memoryview(file_slice.read_part(position, header.size_bytes))
         try:
             verify_checksum(data, 0, header)
-            pruned = prune_batch(data, header, schema_of(header.schema_id), names)
-        except (CorruptBatchError, UnknownSchemaError, KeyError):
+            pruned = prune_batch(data, header, schema, names)
+        except CorruptBatchError:
             return None
-        size = _ENTRY_BYTES + sum(map(len, names))
+        size = _ENTRY_BYTES + sum(map(sys.getsizeof, names))
         if pruned is not None:
             size += len(pruned.head) + 100 * len(pruned.ranges)
         with self._lock:
@@ -103,6 +107,22 @@ class ColumnPruner:
                 while self._kept_bytes > self._kept_bytes_max:
                     self._kept_bytes -= self._kept.popitem(last=False)[1][1]
         return pruned
+
+
+class _Selection:
+    """The columns of a fetch. Names that a schema lacks are left out, so that they are in no key of the cache."""
+
+    def __init__(self, columns: Sequence[str], schema_of: Callable[[int], pa.Schema]) -> None:
+        self._columns = frozenset(columns)
+        self._schema_of = schema_of
+        self._by_schema: dict[int, tuple[pa.Schema, tuple[str, ...]]] = {}
+
+    def of(self, schema_id: int) -> tuple[pa.Schema, tuple[str, ...]]:
+        """Return a schema, and the names of its wanted columns. Raises UnknownSchemaError, KeyError."""
+        if schema_id not in self._by_schema:
+            schema = self._schema_of(schema_id)
+            self._by_schema[schema_id] = schema, tuple(n for n in schema.names if n in self._columns)
+        return self._by_schema[schema_id]
 
 
 def _batches(file_slice: FileSlice) -> Iterator[tuple[int, BatchHeader | None]]:

@@ -13,14 +13,14 @@ from typing import NamedTuple
 from sparklog.settings import Scope, settings_of
 
 MEASURED: Mapping[str, float] = {
-    "produce-1k-acksall": 1_320_000,
+    "produce-1k-acksall": 1_500_000,
     "disk-100b-none": 104,
     "disk-100b-lz4": 56.8,
     "disk-100b-zstd": 16.9,
-    "memory-loaded": 122,
-    "partitions-1000": 133,
-    "produce-100b-acksall": 95.6,
-    "growth-connections": 216,
+    "memory-loaded": 109,
+    "partitions-1000": 153,
+    "produce-100b-acksall": 118,
+    "growth-connections": 153,
 }
 """Medians by row: `produce-1k-acksall` in records/s, `disk-…` in bytes on disk of a record of 100 bytes, and the others
 in MB of the broker's resident memory."""

@@ -132,3 +132,12 @@ def test_copied_bytes_are_bounded(log: PartitionLog, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(column_pruner, "READ_BYTES_MAX", 1 << 20)
     monkeypatch.setattr(column_pruner, "COPIED_BYTES_MAX", 50_000)
     assert len(list(iterate_batches(prune(log, ColumnPruner(), ["c0"])))) == 2
+
+
+def test_names_that_the_schema_lacks_take_no_memory(log: PartitionLog) -> None:
+    pruner = ColumnPruner()
+    expected = prune(log, pruner, ["c1"])
+    kept_bytes = pruner._kept_bytes
+    for i in range(5):
+        assert prune(log, pruner, [f"unknown{i}-{j}" for j in range(1_000)] + ["c1"]) == expected
+    assert pruner._kept_bytes == kept_bytes

@@ -55,7 +55,7 @@ def test_a_plan_of_a_measured_load() -> None:
     kept, open_segments, unlinked = 604_800 * 1_000_000, 12 * 2**30, 60 * 1_000_000
     assert found["disk"] == (kept + open_segments + unlinked) / 0.8
     assert amounts(load._replace(partitions=100))["partitions of all topics"] == 100
-    assert amounts(load._replace(rows_per_s=10_000_000))["partitions of all topics"] == 15
+    assert amounts(load._replace(rows_per_s=10_000_000))["partitions of all topics"] == 13
     at_once = amounts(load._replace(partitions=1_024))["descriptors"]
     assert amounts(load._replace(partitions=20_000))["descriptors"] == at_once, (
         "a broker closes and opens segment files"
