@@ -38,11 +38,9 @@ class DirectoryFailures:
         directory = next(d for d in self._directories.all if d.path == path)
         if directory.failure is not None or not directory.health.look():
             return
-        # Filtered first: nearly all logs are idle, and this runs twice a second.
-        ahead = [(tp, log) for tp, log in self._table.logs.items() if log.flusher.is_ahead]
-        for tp, log in ahead:
-            if not self._table.is_in(tp, directory):
-                continue
+        logs = self._table.logs.items()
+        # Nearly all logs are idle, and this runs every 0.4 s.
+        for log in [log for tp, log in logs if log.flusher.is_ahead and self._table.is_in(tp, directory)]:
             try:
                 log.flusher.look()
             except StorageError:
