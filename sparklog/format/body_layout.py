@@ -103,6 +103,11 @@ class BodyLayout:
         starts = self._buffer_starts
         return np.concatenate([np.arange(starts[c], starts[c + 1]) for c in columns] or [np.zeros(0, np.int64)])
 
+    def is_longer_than_allowed(self, nodes: np.ndarray, columns: Sequence[int], plain_body_bytes: int) -> bool:
+        """Return True if a node of `columns` has more rows than an uncompressed body of this size is allowed to have.
+        Sound nodes need such a body, unless there are structs without fields among them."""
+        return self._longest(nodes, self._mask(columns)) > _BODY_ROWS_MAX * plain_body_bytes
+
     def check(
         self,
         message: RecordBatchMessage,
@@ -114,8 +119,9 @@ class BodyLayout:
         """Check the message's statements about its nodes and buffers. Nothing is decompressed. `body`: the batch's
         body; None if it has not arrived yet. Then the sizes of compressed buffers are not checked. `columns`: indexes
         of the columns that will be read; None for all. The bytes of other columns need not be in `body`, and the sizes
-        of their buffers are not checked. `inflated_bytes_max`: largest decompressed size of the batch, in bytes. Raises
-        InflatedSizeError: The batch states a larger size, or too many rows; CorruptBatchError."""
+        of their buffers and the lengths of their nodes are not bounded. `inflated_bytes_max`: largest decompressed size
+        of the batch, in bytes. Raises InflatedSizeError: The batch states a larger size, or too many rows;
+        CorruptBatchError."""
         nodes, buffers = message.nodes, message.buffers
         if len(nodes) != len(self._tied_to) or len(buffers) != self.buffer_count:
             raise CorruptBatchError(
@@ -127,7 +133,7 @@ class BodyLayout:
             self._check_nodes(message.rows, nodes)
             seen = self._last_rows = self._rows_of(message.rows, nodes)
         if message.compression == "none" and _are_sound(buffers, seen.bounds, message.body_length_bytes):
-            _check_longest(seen, inflated_bytes_max, message.body_length_bytes)
+            _check_longest(seen.rows, seen.longest, inflated_bytes_max, message.body_length_bytes)
             return
         self._check_places(buffers, message.body_length_bytes)
         mask = None if columns is None else self._mask(columns)
@@ -141,7 +147,9 @@ class BodyLayout:
             total = sum(sizes.tolist())  # may be more than an i64 holds
             if total > inflated_bytes_max:
                 raise _too_large(f"its buffers declare {total} decompressed bytes", inflated_bytes_max)
-        _check_longest(seen, inflated_bytes_max, message.body_length_bytes if message.compression == "none" else 0)
+        longest = seen.longest if mask is None else self._longest(nodes, mask)
+        plain_body_bytes = message.body_length_bytes if message.compression == "none" else 0
+        _check_longest(seen.rows, longest, inflated_bytes_max, plain_body_bytes)
 
     def _check_nodes(self, rows: int, nodes: np.ndarray) -> None:
         lengths, nulls = nodes[:, 0], nodes[:, 1]
@@ -217,6 +225,10 @@ class BodyLayout:
         mask[self.buffers_of(columns)] = True
         return mask
 
+    def _longest(self, nodes: np.ndarray, mask: np.ndarray) -> int:
+        """Return the largest length of a node that has one of these buffers."""
+        return int(nodes[self._node_of[mask], 0].max(initial=0))
+
     def _name(self, starts: np.ndarray, number: int) -> str:
         """Return the name of the top-level column with this node or buffer, for error messages. `starts`: the number of
         each column's first node or buffer."""
@@ -239,11 +251,12 @@ def _are_sound(buffers: np.ndarray, bounds: Sequence[tuple[int, int]], body_byte
     return True
 
 
-def _check_longest(rows: _Rows, inflated_bytes_max: int, plain_body_bytes: int) -> None:
-    if rows.rows > BATCH_ROWS_MAX:
-        raise InflatedSizeError(f"it declares {rows.rows} rows, at most {BATCH_ROWS_MAX} are allowed")
-    if rows.longest > max(inflated_bytes_max // ROW_BYTES, _BODY_ROWS_MAX * plain_body_bytes):
-        raise _too_large(f"it declares {rows.longest} rows", inflated_bytes_max)
+def _check_longest(rows: int, longest: int, inflated_bytes_max: int, plain_body_bytes: int) -> None:
+    """Check the batch's number of rows, and the largest length of a node."""
+    if rows > BATCH_ROWS_MAX:
+        raise InflatedSizeError(f"it declares {rows} rows, at most {BATCH_ROWS_MAX} are allowed")
+    if longest > max(inflated_bytes_max // ROW_BYTES, _BODY_ROWS_MAX * plain_body_bytes):
+        raise _too_large(f"it declares {longest} rows", inflated_bytes_max)
 
 
 def stated_bytes(message: RecordBatchMessage, body: Bytes) -> int:

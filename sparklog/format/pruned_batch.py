@@ -45,9 +45,10 @@ class PrunedBatch(NamedTuple):
 
 
 def prune_batch(data: memoryview, header: BatchHeader, schema: pa.Schema, columns: Sequence[str]) -> PrunedBatch | None:
-    """Return the one batch in `data` with the columns of these names; None if hardly anything would be left out. The
-    batch's checksum has been verified. `schema`: that of the batch, without the column of offsets, which is always
-    kept. Names that the schema lacks count for nothing. Raises CorruptBatchError."""
+    """Return the one batch in `data` with the columns of these names; None if hardly anything would be left out, or if
+    the reader needs the other columns' bytes to find the number of rows sound (`BodyLayout.check`). The batch's
+    checksum has been verified. `schema`: that of the batch, without the column of offsets, which is always kept. Names
+    that the schema lacks count for nothing. Raises CorruptBatchError."""
     names = frozenset(columns)
     indexes = [i for i, name in enumerate(schema.names) if name in names]
     if header.attributes & ATTRIBUTE_OFFSET_COLUMN:
@@ -61,6 +62,8 @@ def prune_batch(data: memoryview, header: BatchHeader, schema: pa.Schema, column
     padded = (message.buffers[kept, 1] + 7) & -8
     body_bytes = int(padded.sum())
     if (header.body_length_bytes - body_bytes) * SAVED_SHARE_MIN < header.size_bytes:
+        return None
+    if message.compression == "none" and layout.is_longer_than_allowed(message.nodes, indexes, body_bytes):
         return None
     head_bytes = PREFIX_BYTES + header.metadata_length_bytes
     buffers = np.zeros_like(message.buffers)

@@ -5,13 +5,13 @@ answer waits for `min_bytes`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from sparklog.environment.time_slices import ITEMS_PER_LOOK
-from sparklog.errors import InvalidRequestError, OffsetNotAvailableError, SparklogError
+from sparklog.errors import InvalidRequestError, OffsetNotAvailableError, SparklogError, StorageError
 from sparklog.log.partition_log import PartitionLog
 from sparklog.log.segments.slices import FileSlice, RemoteReadRequired
 from sparklog.protocol.messages import AbortedRange, FetchPartition, FetchRequest, FetchResponse, FetchResult
@@ -22,7 +22,7 @@ from sparklog_broker.handlers.leader_hints import endpoints, leader_hint, prefer
 from sparklog_broker.handlers.named_once import check_each_once
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions import page_cache
-from sparklog_broker.partitions.column_pruner import Part
+from sparklog_broker.partitions.column_pruner import Part, PrunedSlices, Room
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.request_context import RequestContext
 
@@ -31,8 +31,9 @@ SLICES_PER_PARTITION_MAX = 32
 SLICES_PER_ANSWER_MAX = 1_000
 """Largest number of slices in an answer; each can keep a segment file open. The next fetch continues."""
 COLUMNS_READ_FACTOR = 4
-"""Number of bytes that are looked at for each byte of room, if the reader wants some columns only."""
-P = TypeVar("P", bound=Part)
+"""Number of bytes that are looked at for each byte of room, if all partitions of a request name columns. What then
+does not fit is left out of the answer."""
+T = TypeVar("T")
 WAITING_PARTITIONS_MAX = 2_000
 """Largest number of partitions whose appends wake a fetch. A fetch of more partitions waits for its full
 `max_wait_ms`.
@@ -65,7 +66,6 @@ async def fetch(request: FetchRequest, payload: memoryview, context: RequestCont
         except BaseException:
             reading.release()
             raise
-    await reading.count()
     parts = await reading.payload()
     named = [i for r in reading.results if r.error_code or r.preferred_replica >= 0 for i in _brokers_named(r)]
     brokers = endpoints(context.broker, named, context.listener) if named else []
@@ -99,8 +99,10 @@ class _FetchReader:
         self._min_bytes = min(request.min_bytes, room) if request.max_bytes else request.min_bytes
         self._available = [0] * len(request.partitions)
         self.results: list[FetchResult] = []
-        self.slices: list[FileSlice] = []
         self._by_partition: list[list[FileSlice]] = []
+        self._read_factor = COLUMNS_READ_FACTOR if all(p.columns is not None for p in request.partitions) else 1
+        self._remaining_bytes = self._max_bytes
+        """Room in the answer beside the slices."""
         self._remote: list[int] = []
         """Indexes of the partitions whose records are in the object store. `read` skips them."""
         self._positions: dict[Hashable, list[int]] = {}
@@ -108,6 +110,11 @@ class _FetchReader:
         """True if the answer must be sent without waiting."""
         self._committed = request.isolation == READ_COMMITTED
         self._from_followers = bool(request.rack) and bool(broker.config.replica_selector_class)
+
+    @property
+    def slices(self) -> list[FileSlice]:
+        """All slices that have been read."""
+        return [file_slice for slices in self._by_partition for file_slice in slices]
 
     @property
     def complete(self) -> bool:
@@ -119,9 +126,8 @@ class _FetchReader:
         )
 
     def release(self) -> None:
-        for file_slice in self.slices:
-            file_slice.release()
-        self.slices = []
+        Response(None, self.slices).release()
+        self._by_partition = []
 
     def drop(self, failed: Mapping[FileSlice, SparklogError]) -> None:
         """Replace the results of partitions whose slices cannot be read by errors, and release their slices."""
@@ -129,9 +135,8 @@ class _FetchReader:
             error = next((failed[s] for s in slices if s in failed), None)
             if error is None:
                 continue
-            for file_slice in slices:
-                self.slices.remove(file_slice)
-                file_slice.release()
+            Response(None, slices).release()
+            self._by_partition[i] = []
             requested = self._request.partitions[i]
             self.results[i] = self._failure(requested, _Offsets(), error)
 
@@ -144,61 +149,64 @@ class _FetchReader:
         finally:
             times.wait_s += clock.monotonic_s() - began_s
 
-    async def count(self) -> None:
-        """Add the answer's bytes and records to the counters of topics. If cancelled, releases the slices."""
+    async def payload(self) -> list[Part]:
+        """Return the answer's parts: the slices, with some columns for readers that want no others. Then the results
+        have other lengths. Adds the answer to the counters of topics. If cancelled, releases the parts."""
         find, time_slices = self._broker.partitions.find, self._broker.time_slices
+        parts: list[Part] = []
+        room = Room(self._max_bytes)
         try:
-            for i, (result, slices) in enumerate(zip(self.results, self._by_partition, strict=True), 1):
-                partition = find(TopicPartition(result.topic, result.partition))
+            for i, (result, slices) in enumerate(zip(self.results, self._by_partition, strict=True)):
+                if i % ITEMS_PER_LOOK == 0 and time_slices.due():
+                    await time_slices.pause()
+                partition, requested = find(TopicPartition(result.topic, result.partition)), self._request.partitions[i]
+                added: Sequence[Part] = slices
+                next_offset = slices[-1].next_offset if slices else 0
+                if slices and partition is not None and requested.columns is not None:
+                    try:
+                        added, next_offset = await self._pruned(partition, requested, slices, room)
+                        result.length_bytes = Response(None, added).payload_bytes
+                    except StorageError as e:
+                        added, next_offset = [], slices[0].base_offset
+                        self.results[i] = result = self._failure(requested, _Offsets(), e)
+                    Response(None, slices).release()
+                else:
+                    room.take(result.length_bytes)
+                parts += added
                 if partition is not None:
                     traffic = partition.traffic
                     traffic.fetches += 1
                     traffic.failed_fetches += result.error_code != 0
-                    if slices and not result.error_code:
+                    if slices:
                         traffic.bytes_out += result.length_bytes
-                        traffic.records_out += slices[-1].next_offset - slices[0].base_offset
-                if i % ITEMS_PER_LOOK == 0 and time_slices.due():
-                    await time_slices.pause()
-        except BaseException:
-            self.release()
-            raise
-
-    async def payload(self) -> list[Part]:
-        """Return the answer's parts: the slices, with some columns for readers that want no others. Then the results
-        have other lengths."""
-        parts: list[Part] = []
-        try:
-            for i, slices in enumerate(self._by_partition):
-                pruned = await self._pruned(self._request.partitions[i], slices) if slices else None
-                if pruned is None:
-                    parts += slices
-                    continue
-                for file_slice in slices:
-                    self.slices.remove(file_slice)
-                    file_slice.release()
-                parts += pruned
-                self.results[i].length_bytes = Response(None, pruned).payload_bytes
+                        traffic.records_out += next_offset - slices[0].base_offset
         except BaseException:
             self.release()
             Response(None, parts).release()
             raise
         return parts
 
-    async def _pruned(self, requested: FetchPartition, slices: list[FileSlice]) -> list[Part] | None:
-        """Return the requested columns of the slices; None for the slices as they are."""
-        partition = self._broker.partitions.find(TopicPartition(requested.topic, requested.partition))
-        if requested.columns is None or partition is None:
-            return None
+    async def _pruned(
+        self, partition: Partition, requested: FetchPartition, slices: Sequence[FileSlice], room: Room
+    ) -> PrunedSlices:
+        """Return the requested columns of the slices."""
         held = [file_slice.duplicate() for file_slice in slices]
         prune = partial(
             self._broker.column_pruner.prune,
             (requested.topic, partition.topic_id, requested.partition),
             held,
-            requested.columns,
+            requested.columns or (),
             partition.log.reader.schema_of,
-            min(requested.max_bytes, self._max_bytes),
+            requested.max_bytes,
+            room,
         )
-        return await _run(self._broker, partial(_then_release, prune, held))
+        io = self._broker.io
+        running = io.run(io.idlest(), partial(_then_release, prune, held))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            running.add_done_callback(_release_pruned)
+            raise
 
     async def _wait(self) -> None:
         wait_s, fetches = self._request.max_wait_ms / 1000, self._broker.partitions.fetches
@@ -212,30 +220,31 @@ class _FetchReader:
     async def read(self) -> None:
         """Fill `results` and `slices` with the present records."""
         self.results, self._by_partition, self._remote, self._failed = [], [], [], False
-        remaining = self._max_bytes
+        remaining, count = self._max_bytes, 0
         time_slices = self._broker.time_slices
         try:
             for i, requested in enumerate(self._request.partitions, 1):
                 if i % ITEMS_PER_LOOK == 0 and time_slices.due():
                     await time_slices.pause()
-                if len(self.slices) >= SLICES_PER_ANSWER_MAX:
+                if count >= SLICES_PER_ANSWER_MAX:
                     remaining = 0
-                result, slices = self._read_partition(requested, remaining, first=not self.slices)
+                result, slices = self._read_partition(requested, remaining, first=not count)
                 self.results.append(result)
                 self._by_partition.append(slices)
-                self.slices += slices
-                remaining -= result.length_bytes // (1 if requested.columns is None else COLUMNS_READ_FACTOR)
+                count += len(slices)
+                remaining -= result.length_bytes // self._read_factor
                 self._failed = self._failed or result.error_code != 0 or result.preferred_replica >= 0
         except BaseException:
             self.release()
             raise
+        self._remaining_bytes = remaining
 
     async def read_remote(self) -> None:
         """Read the partitions that `read` has skipped, on threads that are allowed to wait for the object store. Each
         gets at least one batch, even a batch that is larger than the room in the answer, so that no reader is stuck.
         When no room is left, the remaining partitions get nothing.
         """
-        remaining = self._max_bytes - sum(s.length_bytes for s in self.slices)
+        remaining = self._remaining_bytes
         try:
             for i in self._remote:
                 requested = self._request.partitions[i]
@@ -247,13 +256,12 @@ class _FetchReader:
                     log, offsets = partition.log, _Offsets.from_partition(partition)
                     end = self._end(offsets)
                     job = partial(_read_waiting, log, requested.fetch_offset, max(room, 0), end)
-                    slices = await _run(self._broker, job)
+                    slices = await _run_remote(self._broker, job)
                 except SparklogError as e:
                     self.results[i] = self._failure(requested, _Offsets(), e)
                     self._failed = True
                     continue
                 self.results[i], self._by_partition[i] = self._answer(log, requested, offsets, slices)
-                self.slices = [s for part in self._by_partition for s in part]
                 remaining -= self.results[i].length_bytes
         except BaseException:
             self.release()
@@ -264,9 +272,7 @@ class _FetchReader:
     ) -> tuple[FetchResult, list[FileSlice]]:
         offsets = _Offsets()
         slices: list[FileSlice] = []
-        room = min(requested.max_bytes, remaining)
-        if requested.columns is not None:
-            room *= COLUMNS_READ_FACTOR
+        room = min(requested.max_bytes, remaining) * self._read_factor
         try:
             partition = self._partition(requested)
             log, offsets = partition.log, _Offsets.from_partition(partition)
@@ -404,7 +410,7 @@ def _read_waiting(log: PartitionLog, offset: int, max_bytes: int, end: int) -> l
     return slices
 
 
-def _then_release(job: Callable[[], list[P]], held: list[FileSlice]) -> list[P]:
+def _then_release(job: Callable[[], T], held: list[FileSlice]) -> T:
     """Run `job`, which reads the slices `held`, and release them."""
     try:
         return job()
@@ -412,8 +418,9 @@ def _then_release(job: Callable[[], list[P]], held: list[FileSlice]) -> list[P]:
         Response(None, held).release()
 
 
-async def _run(broker: Broker, job: Callable[[], list[P]]) -> list[P]:
-    """Run `job` on a thread that is allowed to block. If the caller is cancelled, the job's slices are released."""
+async def _run_remote(broker: Broker, job: Callable[[], list[FileSlice]]) -> list[FileSlice]:
+    """Run `job` on a thread that is allowed to wait for the object store. If the caller is cancelled, the job's slices
+    are released."""
     running = broker.storage.remote_reads.submit(job)
     try:
         return await asyncio.wrap_future(running)
@@ -422,6 +429,11 @@ async def _run(broker: Broker, job: Callable[[], list[P]]) -> list[P]:
         raise
 
 
-def _release_all(done: Future[list[P]]) -> None:
+def _release_all(done: Future[list[FileSlice]]) -> None:
     if not done.cancelled() and done.exception() is None:
         Response(None, done.result()).release()
+
+
+def _release_pruned(done: asyncio.Future[PrunedSlices]) -> None:
+    if not done.cancelled() and done.exception() is None:
+        Response(None, done.result().parts).release()

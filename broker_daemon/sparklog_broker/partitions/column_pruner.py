@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -32,6 +33,33 @@ _ENTRY_BYTES = 500
 Part = bytes | FileSlice
 
 
+class Room:
+    """The room that is left in an answer. Its first batch always fits, so that every reader can pass a large batch."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.remaining_bytes = bytes_max
+        self.remaining_copied_bytes = COPIED_BYTES_MAX
+        self.is_unused = True
+        """True until something takes room."""
+
+    def has(self, size_bytes: int) -> bool:
+        """Return True if a batch of this size fits."""
+        return self.is_unused or (size_bytes <= self.remaining_bytes and self.remaining_copied_bytes > 0)
+
+    def take(self, size_bytes: int) -> None:
+        if size_bytes:
+            self.remaining_bytes -= size_bytes
+            self.is_unused = False
+
+
+class PrunedSlices(NamedTuple):
+    """The batches of one partition in an answer."""
+
+    parts: list[Part]
+    next_offset: int
+    """Offset after the last batch."""
+
+
 class ColumnPruner:
     """Cuts columns out of slices. Usable by several threads."""
 
@@ -49,28 +77,34 @@ class ColumnPruner:
         columns: Sequence[str],
         schema_of: Callable[[int], pa.Schema],
         bytes_max: int,
-    ) -> list[Part]:
-        """Return the batches of the slices with the columns of these names, as many as fit into `bytes_max`, but at
-        least one. `log`: identity of the log. Slices in the result are separate from `slices`. Raises StorageError."""
-        answer = _Answer()
+        room: Room,
+    ) -> PrunedSlices:
+        """Return the batches of the slices with the columns of these names, as many as fit into `bytes_max` and into
+        `room`, which they take. `log`: identity of the log. Slices in the result are separate from `slices`. Raises
+        StorageError."""
+        answer = _Answer(bytes_max, room)
         selection = _Selection(columns, schema_of)
+        next_offset = slices[0].base_offset
         try:
             for file_slice in slices:
                 for position, header in _batches(file_slice):
                     if header is None:  # the reader refuses the rest as in a fetch of all columns
-                        end = file_slice.position + file_slice.length_bytes
-                        answer.add_range(file_slice, position, end - position)
-                        return answer.parts()
+                        size = file_slice.position + file_slice.length_bytes - position
+                        if answer.has_room(size):
+                            answer.add_range(file_slice, position, size)
+                            next_offset = file_slice.next_offset
+                        return PrunedSlices(answer.parts(), next_offset)
                     pruned = None
                     if header.body_length_bytes > WHOLE_BYTES_MAX:
                         pruned = self._pruned(log, file_slice, position, header, selection)
-                    if not answer.has_room(header.size_bytes if pruned is None else pruned.size_bytes, bytes_max):
-                        return answer.parts()
+                    if not answer.has_room(header.size_bytes if pruned is None else pruned.size_bytes):
+                        return PrunedSlices(answer.parts(), next_offset)
                     answer.add(file_slice, position, header, pruned)
+                    next_offset = header.next_offset
+            return PrunedSlices(answer.parts(), next_offset)
         except BaseException:
             answer.release()
             raise
-        return answer.parts()
 
     def _pruned(
         self,
@@ -137,42 +171,42 @@ def _batches(file_slice: FileSlice) -> Iterator[tuple[int, BatchHeader | None]]:
 
 
 class _Answer:
-    """The parts of an answer. Bytes that follow each other become one part."""
+    """The batches of one partition as parts. Bytes that follow each other become one part."""
 
-    def __init__(self) -> None:
-        self._size_bytes = 0
-        self._copied_bytes = 0
+    def __init__(self, bytes_max: int, room: Room) -> None:
+        self._remaining_bytes = bytes_max
+        self._room = room
         self._parts: list[Part] = []
         self._bytes: list[bytes] = []
+        self._range: tuple[FileSlice, int, int] | None = None
+        """The last range [start, end) of a file, which the next one can extend."""
 
-    def has_room(self, size_bytes: int, bytes_max: int) -> bool:
-        """True for the first batch, and for others that fit."""
-        fits = self._size_bytes + size_bytes <= bytes_max and self._copied_bytes < COPIED_BYTES_MAX
-        return fits or not self._size_bytes
+    def has_room(self, size_bytes: int) -> bool:
+        """Return True for the first batch of the answer, and for others that fit."""
+        return self._room.has(size_bytes) and (self._room.is_unused or size_bytes <= self._remaining_bytes)
 
     def add(self, file_slice: FileSlice, position: int, header: BatchHeader, pruned: PrunedBatch | None) -> None:
         """Add the batch at `position`: pruned, or whole."""
         if pruned is None:
             self.add_range(file_slice, position, header.size_bytes)
             return
-        self.add_bytes(pruned.head)
+        self._end_range()
+        self._take(len(pruned.head))
+        self._copy(pruned.head)
         for start, end in pruned.ranges:
             self.add_range(file_slice, position + start, end - start)
 
-    def add_bytes(self, data: bytes) -> None:
-        self._bytes.append(data)
-        self._size_bytes += len(data)
-        self._copied_bytes += len(data)
-
     def add_range(self, file_slice: FileSlice, position: int, length_bytes: int) -> None:
-        if length_bytes <= READ_BYTES_MAX and self._copied_bytes < COPIED_BYTES_MAX:
-            self.add_bytes(file_slice.read_part(position, length_bytes))
-            return
-        self._end_bytes()
-        self._parts.append(file_slice.part(position, length_bytes))
-        self._size_bytes += length_bytes
+        self._take(length_bytes)
+        start = position
+        if self._range is not None and self._range[0] is file_slice and self._range[2] == position:
+            start = self._range[1]
+        else:
+            self._end_range()
+        self._range = file_slice, start, position + length_bytes
 
     def parts(self) -> list[Part]:
+        self._end_range()
         self._end_bytes()
         return self._parts
 
@@ -180,6 +214,25 @@ class _Answer:
         for part in self._parts:
             if not isinstance(part, bytes):
                 part.release()
+
+    def _take(self, size_bytes: int) -> None:
+        self._remaining_bytes -= size_bytes
+        self._room.take(size_bytes)
+
+    def _copy(self, data: bytes) -> None:
+        self._bytes.append(data)
+        self._room.remaining_copied_bytes -= len(data)
+
+    def _end_range(self) -> None:
+        if self._range is None:
+            return
+        file_slice, start, end = self._range
+        self._range = None
+        if end - start <= READ_BYTES_MAX and self._room.remaining_copied_bytes > 0:
+            self._copy(file_slice.read_part(start, end - start))
+        else:
+            self._end_bytes()
+            self._parts.append(file_slice.part(start, end - start))
 
     def _end_bytes(self) -> None:
         if self._bytes:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from sparklog_broker.network.reply import Response
 from sparklog_broker.partitions import column_pruner
-from sparklog_broker.partitions.column_pruner import ColumnPruner, Part
+from sparklog_broker.partitions.column_pruner import ColumnPruner, Part, Room
 
 from sparklog.errors import CorruptBatchError
 from sparklog.format.batch import decode_header, encode_batch, iterate_batches
@@ -53,11 +53,29 @@ def received(parts: Sequence[Part]) -> bytes:
     return data
 
 
-def prune(log: PartitionLog, pruner: ColumnPruner, columns: Sequence[str], bytes_max: int = 1 << 30) -> bytes:
+def prune(
+    log: PartitionLog, pruner: ColumnPruner, columns: Sequence[str], bytes_max: int = 1 << 30, room: Room | None = None
+) -> bytes:
     held = slices(log)
-    parts = pruner.prune("log", held, columns, log.reader.schema_of, bytes_max)
+    room = room or Room(1 << 30)
+    before = room.remaining_bytes
+    parts, next_offset = pruner.prune("log", held, columns, log.reader.schema_of, bytes_max, room)
     Response(None, held).release()
-    return received(parts)
+    data = received(parts)
+    assert before - room.remaining_bytes == len(data)
+    assert next_offset == end_of(data, default=0)
+    return data
+
+
+def end_of(data: bytes, default: int) -> int:
+    """Offset after the last batch; that of the log, if the batches end with damage."""
+    end = default
+    try:
+        for _, header in iterate_batches(data):
+            end = header.next_offset
+    except CorruptBatchError:
+        return 3 * ROWS + 3
+    return end
 
 
 def damage(log: PartitionLog, offset_in_file: int) -> None:
@@ -95,6 +113,34 @@ def test_an_answer_fits_its_room_or_has_one_batch(log: PartitionLog) -> None:
         assert len(list(iterate_batches(prune(log, ColumnPruner(), ["c0"], room)))) == batches
 
 
+def test_the_room_of_an_answer_is_shared_by_its_partitions(log: PartitionLog) -> None:
+    """Only the first batch of the answer is allowed to be larger."""
+    pruner, batch_bytes = ColumnPruner(), 8 * ROWS + 2_000
+    room = Room(1)
+    counts = [len(list(iterate_batches(prune(log, pruner, ["c0"], room=room)))) for _ in range(3)]
+    assert counts == [1, 0, 0]
+    room = Room(4 * batch_bytes)
+    counts = [len(list(iterate_batches(prune(log, pruner, ["c0"], 2 * batch_bytes, room)))) for _ in range(3)]
+    assert counts == [2, 2, 0]
+
+
+def test_small_batches_that_follow_each_other_are_one_part(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.use_schemas(lambda _: SCHEMA)
+    for seed in range(100):
+        log.appender.append(
+            bytearray(encode_batch(rows(seed, 100), schema_id=1, min_timestamp_ms=1, max_timestamp_ms=1))
+        )
+    log.raise_high_watermark(log.log_end_offset)
+    [held] = slices(log)
+    room = Room(1 << 30)
+    [part], next_offset = ColumnPruner().prune("log", [held], ["c0"], log.reader.schema_of, 1 << 30, room)
+    assert received([part]) == held.read()
+    assert isinstance(part, FileSlice)
+    assert (next_offset, room.remaining_copied_bytes) == (10_000, column_pruner.COPIED_BYTES_MAX)
+    held.release()
+
+
 def test_a_byte_that_is_damaged_before_the_first_read_is_detected(log: PartitionLog) -> None:
     damage(log, place_of(log, 2))
     data = prune(log, ColumnPruner(), ["c2"])
@@ -130,8 +176,10 @@ def test_the_memory_for_pruned_batches_is_bounded(log: PartitionLog) -> None:
 
 def test_copied_bytes_are_bounded(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(column_pruner, "READ_BYTES_MAX", 1 << 20)
-    monkeypatch.setattr(column_pruner, "COPIED_BYTES_MAX", 50_000)
-    assert len(list(iterate_batches(prune(log, ColumnPruner(), ["c0"])))) == 2
+    monkeypatch.setattr(column_pruner, "COPIED_BYTES_MAX", 30_000)
+    room = Room(1 << 30)
+    assert len(list(iterate_batches(prune(log, ColumnPruner(), ["c0"], room=room)))) == 2
+    assert not prune(log, ColumnPruner(), ["c0"], room=room), "of all partitions of an answer"
 
 
 def test_names_that_the_schema_lacks_take_no_memory(log: PartitionLog) -> None:

@@ -16,12 +16,14 @@ from sparklog_broker.handlers.locate import is_same_host
 from sparklog_broker.handlers.produce import produce
 from sparklog_broker.handlers.topics import create_topic
 from sparklog_broker.network.reply import Response
-from sparklog_broker.partitions import appender
+from sparklog_broker.partitions import appender, column_pruner
+from sparklog_broker.partitions.column_pruner import ColumnPruner, Part, PrunedSlices
 from sparklog_broker.partitions.partition import Partition
 from sparklog_broker.request_context import RequestContext
 
-from sparklog.errors import ERRORS, RequestTimedOutError, StorageFullError, UnknownServerError
+from sparklog.errors import ERRORS, RequestTimedOutError, StorageError, StorageFullError, UnknownServerError
 from sparklog.log.parts.log_appender import LogAppender
+from sparklog.log.segments.slices import FileSlice
 from sparklog.metadata.store import TopicSpec
 from sparklog.protocol.messages import (
     FetchPartition,
@@ -298,6 +300,101 @@ def test_the_response_of_a_fetch_names_every_partition_in_order(tmp_path: Path) 
         ]
 
     run(tmp_path, scenario)
+
+
+async def read_columns(context: RequestContext, columns: list[str], max_bytes: int) -> Response:
+    """Both partitions of the topic."""
+    parts = [FetchPartition("t", number, 0, max_bytes, columns=columns) for number in (0, 1)]
+    return await fetch(FetchRequest(0, 1, max_bytes, READ_UNCOMMITTED, parts), memoryview(b""), context)
+
+
+@pytest.mark.parametrize(("columns", "batches"), [(["value"], 2), (["key"], 8)])
+def test_an_answer_with_some_columns_fits_its_limit_and_is_counted_as_sent(
+    tmp_path: Path, columns: list[str], batches: int
+) -> None:
+    """Batches of 400 KB, which hold hardly anything but values."""
+
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        for _ in range(4):
+            await append(context, -1, 10_000, 0, 1, batch=LARGE_BATCH)
+        response = await read_columns(context, columns, 1 << 20)
+        assert response.payload_bytes <= 1 << 20
+        assert isinstance(response.message, FetchResponse)
+        assert response.payload_bytes == sum(r.length_bytes for r in response.message.results)
+        traffic = broker.partitions.get("t", 0).traffic
+        assert (traffic.records_out, traffic.bytes_out) == (10 * batches, response.payload_bytes)
+        response.release()
+
+    run(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(("columns", "when"), [(None, "warmed"), (["key"], "warmed"), (["key"], "cut")])
+def test_a_partition_whose_records_cannot_be_read_sends_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: list[str] | None, when: str
+) -> None:
+    prune = ColumnPruner.prune
+
+    async def warm(slices: list[Any], _: Any) -> dict[Any, Any]:
+        return {slices[0]: StorageError("a bad sector")}
+
+    def cut(self: ColumnPruner, log: Any, *args: Any) -> PrunedSlices:
+        if log[2] == 0:
+            raise StorageError("a bad sector")
+        return prune(self, log, *args)
+
+    if when == "warmed":
+        monkeypatch.setattr("sparklog_broker.partitions.page_cache.warm", warm)
+    else:
+        monkeypatch.setattr(ColumnPruner, "prune", cut)
+
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        await append(context, -1, 10_000, 0, 1)
+        parts = [FetchPartition("t", number, 0, 1 << 20, columns=columns) for number in (0, 1)]
+        response = await fetch(FetchRequest(0, 1, 1 << 20, READ_UNCOMMITTED, parts), memoryview(b""), context)
+        assert isinstance(response.message, FetchResponse)
+        bad, good = response.message.results
+        assert (bad.error_code, bad.length_bytes, good.error_code) == (StorageError.code, 0, 0)
+        assert response.payload_bytes == good.length_bytes > 0
+        response.release()
+
+    run(tmp_path, scenario)
+
+
+def test_a_fetch_that_is_cancelled_while_columns_are_cut_out_frees_its_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, goes_on = threading.Event(), threading.Event()
+    cut: list[PrunedSlices] = []
+    prune = ColumnPruner.prune
+
+    def slow(self: ColumnPruner, *args: Any) -> PrunedSlices:
+        began.set()
+        goes_on.wait(60)
+        monkeypatch.setattr(column_pruner, "READ_BYTES_MAX", 0)
+        cut.append(prune(self, *args))
+        return cut[0]
+
+    monkeypatch.setattr(ColumnPruner, "prune", slow)
+
+    async def scenario(broker: Broker, context: RequestContext) -> None:
+        await append(context, batch=LARGE_BATCH)
+        reading = asyncio.ensure_future(read_columns(context, ["value"], 1 << 20))
+        await asyncio.to_thread(began.wait, 60)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        goes_on.set()
+        while not cut or any(is_open(part) for part in cut[0].parts):
+            await asyncio.sleep(0.001)
+
+    run(tmp_path, scenario)
+
+
+def is_open(part: Part) -> bool:
+    assert isinstance(part, FileSlice)
+    try:
+        return part.fileno() >= 0
+    except ValueError:
+        return False
 
 
 # The topic that a request asks for

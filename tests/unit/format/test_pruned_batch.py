@@ -128,3 +128,26 @@ def test_other_columns_cannot_be_decoded() -> None:
     message = joined(pruned, data)
     with pytest.raises(CorruptBatchError, match="column 'decimal'"):
         decode_rows(message, SCHEMA, decode_header(message), [0, 6])
+
+
+@for_each("names", [["number"], [], ["flags"], ["nothing"], ["nothings"]])
+def test_columns_of_a_batch_with_many_rows_per_byte_are_read(names: list[str]) -> None:
+    """A row takes a bit or nothing, so that the bytes of other columns do not bound the rows of these."""
+    bits, rows = 1_000_000, 10_000
+    ends = pa.array([0] * rows + [bits], pa.int32())
+    nothing = pa.struct([])
+    columns = {
+        "number": pa.array(range(rows), pa.int32()),
+        "flags": pa.ListArray.from_arrays(ends, pa.array(np.zeros(bits, bool))),
+        "nothing": pa.array([{}] * rows, nothing),
+        "nothings": pa.ListArray.from_arrays(ends, pa.StructArray.from_buffers(nothing, bits, [None])),
+    }
+    table = pa.record_batch(columns)
+    data = encoded(rows=table)
+    decode_rows(data, table.schema, decode_header(data), inflated_bytes_max=1_000)
+    pruned = prune_batch(data, decode_header(data), table.schema, names)
+    assert (pruned is None) == (names[:1] in (["nothing"], ["nothings"]))
+    message = data if pruned is None else memoryview(joined(pruned, data))
+    indexes = [table.schema.names.index(name) for name in names]
+    found, _ = decode_rows(message, table.schema, decode_header(message), indexes, inflated_bytes_max=1_000)
+    assert found.equals(table.select(indexes))
