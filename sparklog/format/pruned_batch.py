@@ -44,13 +44,12 @@ class PrunedBatch(NamedTuple):
         return len(self.head) + sum(end - start for start, end in self.ranges)
 
 
-def prune_batch(data: memoryview, header: BatchHeader, schema: pa.Schema, columns: Sequence[str]) -> PrunedBatch | None:
-    """Return the one batch in `data` with the columns of these names; None if hardly anything would be left out, or if
-    the reader needs the other columns' bytes to find the number of rows sound (`BodyLayout.check`). The batch's
-    checksum has been verified. `schema`: that of the batch, without the column of offsets, which is always kept. Names
-    that the schema lacks count for nothing. Raises CorruptBatchError."""
-    names = frozenset(columns)
-    indexes = [i for i, name in enumerate(schema.names) if name in names]
+def prune_batch(data: memoryview, header: BatchHeader, schema: pa.Schema, columns: Sequence[int]) -> PrunedBatch | None:
+    """Return the one batch in `data` with the columns of these indexes, ascending; None if hardly anything would be
+    left out, or if the reader needs the other columns' bytes to find the number of rows sound (`BodyLayout.check`). The
+    batch's checksum has been verified. `schema`: that of the batch, without the column of offsets, which is always
+    kept. Raises CorruptBatchError."""
+    indexes = list(columns)
     if header.attributes & ATTRIBUTE_OFFSET_COLUMN:
         indexes.append(len(schema))
         schema = with_offset_column(schema)

@@ -7,7 +7,6 @@ nothing. A byte that changes on the disk afterwards does not fit the checksum, w
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -117,10 +116,10 @@ class ColumnPruner:
         """Return the pruned batch; None if it is sent whole. A damaged batch is sent as it is: the reader refuses it as
         in a fetch of all columns."""
         try:
-            schema, names = selection.of(header.schema_id)
+            schema, indexes = selection.of(header.schema_id)
         except (UnknownSchemaError, KeyError):
             return None
-        key = (log, header, names)
+        key = (log, header, indexes)
         with self._lock:
             if key in self._kept:
                 self._kept.move_to_end(key)
@@ -128,10 +127,10 @@ class ColumnPruner:
         data = memoryview(file_slice.read_part(position, header.size_bytes))
         try:
             verify_checksum(data, 0, header)
-            pruned = prune_batch(data, header, schema, names)
+            pruned = prune_batch(data, header, schema, indexes)
         except CorruptBatchError:
             return None
-        size = _ENTRY_BYTES + sum(map(sys.getsizeof, names))
+        size = _ENTRY_BYTES + 40 * len(indexes)
         if pruned is not None:
             size += len(pruned.head) + 100 * len(pruned.ranges)
         with self._lock:
@@ -144,18 +143,19 @@ class ColumnPruner:
 
 
 class _Selection:
-    """The columns of a fetch. Names that a schema lacks are left out, so that they are in no key of the cache."""
+    """The columns of a fetch. Names that a schema lacks are left out."""
 
     def __init__(self, columns: Sequence[str], schema_of: Callable[[int], pa.Schema]) -> None:
         self._columns = frozenset(columns)
         self._schema_of = schema_of
-        self._by_schema: dict[int, tuple[pa.Schema, tuple[str, ...]]] = {}
+        self._by_schema: dict[int, tuple[pa.Schema, tuple[int, ...]]] = {}
 
-    def of(self, schema_id: int) -> tuple[pa.Schema, tuple[str, ...]]:
-        """Return a schema, and the names of its wanted columns. Raises UnknownSchemaError, KeyError."""
+    def of(self, schema_id: int) -> tuple[pa.Schema, tuple[int, ...]]:
+        """Return a schema, and the indexes of its wanted columns. Raises UnknownSchemaError, KeyError."""
         if schema_id not in self._by_schema:
             schema = self._schema_of(schema_id)
-            self._by_schema[schema_id] = schema, tuple(n for n in schema.names if n in self._columns)
+            indexes = tuple(i for i, name in enumerate(schema.names) if name in self._columns)
+            self._by_schema[schema_id] = schema, indexes
         return self._by_schema[schema_id]
 
 

@@ -45,7 +45,6 @@ COLUMNS: tuple[list[str], ...] = (
     ["part", "none"],
     ["flag", "map"],
     ["decimal"],
-    ["unknown"],
     [],
 )
 
@@ -64,6 +63,10 @@ def encoded(compression: str = "none", rows: pa.RecordBatch = TABLE, **more: Any
     )
 
 
+def indexes(*names: str, schema: pa.Schema = SCHEMA) -> list[int]:
+    return [schema.names.index(name) for name in names]
+
+
 def joined(pruned: PrunedBatch, data: memoryview) -> bytes:
     return pruned.head + b"".join(bytes(data[start:end]) for start, end in pruned.ranges)
 
@@ -73,15 +76,14 @@ def test_a_pruned_batch_is_a_sound_batch_with_these_columns(compression: str) ->
     data = encoded(compression)
     header = decode_header(data)
     for names in COLUMNS:
-        pruned = prune_batch(data, header, SCHEMA, names)
+        pruned = prune_batch(data, header, SCHEMA, indexes(*names))
         assert pruned is not None
         message = joined(pruned, data)
         assert pruned.size_bytes == len(message) < header.size_bytes
         [(_, found)] = iterate_batches(message)
         assert found[1:13] == header[1:13], "the fields but for the checksum and the size"
-        indexes = [i for i, name in enumerate(SCHEMA.names) if name in names]
-        rows, _ = decode_rows(message, SCHEMA, found, indexes)
-        assert rows.equals(TABLE.select(indexes))
+        rows, _ = decode_rows(message, SCHEMA, found, indexes(*names))
+        assert rows.equals(TABLE.select(names))
 
 
 def test_a_compacted_batch_keeps_its_offsets() -> None:
@@ -90,7 +92,7 @@ def test_a_compacted_batch_keeps_its_offsets() -> None:
         [*TABLE.columns, pa.array(offsets)], schema=SCHEMA.append(pa.field(OFFSET_COLUMN, pa.int64()))
     )
     data = encoded(rows=rows, attributes=1 << 3, last_offset_delta=2 * ROWS - 1)
-    pruned = prune_batch(data, decode_header(data), SCHEMA, ["text"])
+    pruned = prune_batch(data, decode_header(data), SCHEMA, indexes("text"))
     assert pruned is not None
     message = joined(pruned, data)
     found, kept = decode_rows(message, SCHEMA, decode_header(message), [1])
@@ -101,14 +103,14 @@ def test_a_compacted_batch_keeps_its_offsets() -> None:
 
 def test_a_batch_with_nearly_all_columns_stays_whole() -> None:
     data = encoded()
-    assert prune_batch(data, decode_header(data), SCHEMA, SCHEMA.names[:-1]) is None
+    assert prune_batch(data, decode_header(data), SCHEMA, range(len(SCHEMA) - 1)) is None
 
 
 @for_each("compression", ["none", "zstd"])
 def test_every_changed_byte_is_detected(compression: str) -> None:
     data = encoded(compression)
     header = decode_header(data)
-    pruned = prune_batch(data, header, SCHEMA, ["flag", "decimal"])
+    pruned = prune_batch(data, header, SCHEMA, indexes("flag", "decimal"))
     assert pruned is not None
     sound = joined(pruned, data)
     stamp = range(header.stamp_position, header.stamp_position + 32)
@@ -123,7 +125,7 @@ def test_every_changed_byte_is_detected(compression: str) -> None:
 
 def test_other_columns_cannot_be_decoded() -> None:
     data = encoded()
-    pruned = prune_batch(data, decode_header(data), SCHEMA, ["number"])
+    pruned = prune_batch(data, decode_header(data), SCHEMA, indexes("number"))
     assert pruned is not None
     message = joined(pruned, data)
     with pytest.raises(CorruptBatchError, match="column 'decimal'"):
@@ -136,18 +138,18 @@ def test_columns_of_a_batch_with_many_rows_per_byte_are_read(names: list[str]) -
     bits, rows = 1_000_000, 10_000
     ends = pa.array([0] * rows + [bits], pa.int32())
     nothing = pa.struct([])
-    columns = {
+    arrays = {
         "number": pa.array(range(rows), pa.int32()),
         "flags": pa.ListArray.from_arrays(ends, pa.array(np.zeros(bits, bool))),
         "nothing": pa.array([{}] * rows, nothing),
         "nothings": pa.ListArray.from_arrays(ends, pa.StructArray.from_buffers(nothing, bits, [None])),
     }
-    table = pa.record_batch(columns)
+    table = pa.record_batch(arrays)
     data = encoded(rows=table)
     decode_rows(data, table.schema, decode_header(data), inflated_bytes_max=1_000)
-    pruned = prune_batch(data, decode_header(data), table.schema, names)
+    columns = indexes(*names, schema=table.schema)
+    pruned = prune_batch(data, decode_header(data), table.schema, columns)
     assert (pruned is None) == (names[:1] in (["nothing"], ["nothings"]))
     message = data if pruned is None else memoryview(joined(pruned, data))
-    indexes = [table.schema.names.index(name) for name in names]
-    found, _ = decode_rows(message, table.schema, decode_header(message), indexes, inflated_bytes_max=1_000)
-    assert found.equals(table.select(indexes))
+    found, _ = decode_rows(message, table.schema, decode_header(message), columns, inflated_bytes_max=1_000)
+    assert found.equals(table.select(names))
