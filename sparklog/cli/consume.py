@@ -71,6 +71,9 @@ JSON), %K and %S their sizes in bytes (-1: null), %h headers; \\n, \\r, \\t, \\0
 PARTITIONS_SHOWN_MAX = 10
 """Largest number of partitions that an error lists."""
 TABLE_RECORDS = 50
+FEW_RECORDS_MAX = 1_000
+FEW_RECORDS_SETTINGS = {"fetch_max_bytes": 1 << 20, "prefetch_bytes": 1 << 20}
+"""Settings for up to FEW_RECORDS_MAX records, so that a few records do not cost the default 64 MiB of reading ahead."""
 POLL_MS = 200
 
 
@@ -166,6 +169,8 @@ def consume(
     views = {name: _view(about, columns, key, form) for name, about in described.items()}
     if form is None and format is not OutputFormat.json:
         _check_same_columns(views, format)
+    if max_records is not None and max_records <= FEW_RECORDS_MAX and key is None:
+        parameters = FEW_RECORDS_SETTINGS | parameters
     consumer = Consumer(bootstrap_servers, columns=_read_columns(views), security=client_security(), **parameters)
     metadata = metadata or len(names) > 1
     live = follow and format in LIVE_FORMATS

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from sparklog.cli import output
+from sparklog.client.net.connection import Connection
 from sparklog.errors import RequestTimedOutError
 from tests.support.cli import COMMAND, Run, rows
 from tests.system.broker_process import readable
@@ -149,6 +150,22 @@ def test_consume_formats(run: Run, topic: str, tmp_path: Path) -> None:
     assert pa.ipc.open_file(str(tmp_path / "out.arrow")).read_all().equals(written)
     assert "needs --output" in run("consume", topic, "--format", "parquet", code=2).stderr
     assert "no column c" in run("consume", topic, "--columns", "c", code=2).stderr.replace("\n", " ")
+
+
+def test_a_few_records_are_read_without_many_ahead(run: Run, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("topic", "create", topic, "-p", 4, "--schema", "text STRING")
+    run("produce", topic, "-", stdin="".join(json.dumps({"text": f"{i:1000}"}) + "\n" for i in range(12_000)))
+    sizes: list[int] = []
+    receive = Connection.receive
+
+    def counted(connection: Connection, *args: Any, **more: Any) -> Any:
+        message, payload = receive(connection, *args, **more)
+        sizes.append(0 if payload is None else payload.size)
+        return message, payload
+
+    monkeypatch.setattr(Connection, "receive", counted)
+    assert len(rows(run("consume", topic, "-n", 5, "-c", "local.read=off"))) == 5
+    assert 0 < sum(sizes) < 4 << 20
 
 
 def test_a_failed_consume_leaves_no_file(run: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
