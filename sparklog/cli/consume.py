@@ -318,7 +318,8 @@ def _columns(topic: TopicDescription, columns: str | None) -> list[str] | None:
     from sparklog.format.column_names import column_names
 
     chosen = column_names(columns or "", "--columns") or None
-    unknown = [c for c in chosen or () if c not in topic.schema.names]
+    stored = set(topic.schema.names)
+    unknown = [c for c in chosen or () if c not in stored]
     if unknown:
         names = ", ".join(topic.schema.names)
         raise typer.BadParameter(f"--columns: topic {topic.name} has no column {', '.join(unknown)} (columns: {names})")

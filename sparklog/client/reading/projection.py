@@ -71,7 +71,7 @@ class Projection:
         self._by_schema: dict[int, _SchemaSteps] = {}
         self.is_of_an_earlier_topic = False
         """True if the topic was deleted and created again, as a batch with an unknown schema has shown."""
-        if newest is not None and any(n not in info.schema.names for n in self.columns or ()):
+        if newest is not None and not set(self.columns or ()) <= set(info.schema.names):
             self.info = newest()
         self.schema = self._target()
         self.objects_bytes = _objects_bytes(self.schema)

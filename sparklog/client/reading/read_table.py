@@ -184,12 +184,11 @@ def _chosen(
     InvalidRequestError (`filter`), SchemaMismatchError."""
     schema = Projection(info, columns).schema
     needed = () if expression is None else _filter_columns(expression, info)
-    names = None
+    stored, names = set(info.schema.names), None
     if columns is not None and not latest:
-        read = [*schema.names, *(n for n in needed if n not in schema.names)]
-        names = [n for n in read if n in info.schema.names]
+        names = [n for n in dict.fromkeys([*schema.names, *needed]) if n in stored]
     layout = Projection(info, names).schema
-    has_metadata = include_metadata or any(n not in info.schema.names for n in needed)
+    has_metadata = include_metadata or not stored.issuperset(needed)
     if include_metadata:
         for field in METADATA_FIELDS:
             schema = schema.append(field)
