@@ -328,7 +328,7 @@ class TopicScan:
         for name in self._dictionaries.intersection(self._columns):
             at = self._columns.index(name)
             table = table.set_column(at, name, table.column(at).dictionary_encode())
-        if len(table) < ROWS_IN_A_PIECE_MIN * table.column(0).num_chunks:
+        if len(table) < ROWS_IN_A_PIECE_MIN * max(column.num_chunks for column in table.columns):
             table = table.combine_chunks()
         for batch in table.to_batches():
             if batch.num_rows:

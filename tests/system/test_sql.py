@@ -28,6 +28,7 @@ from sparklog.errors import (
     SparklogError,
     UnknownTopicOrPartitionError,
 )
+from sparklog.query.scan import TopicScan
 from sparklog.types import TopicPartition
 from tests.support.waiting import until
 from tests.system.broker_process import BrokerProcess
@@ -127,6 +128,30 @@ def test_a_statement_sees_the_records_at_its_start(broker: LocalBroker, trips: s
         producer.send_batch(trips.strip('"'), {"zone": ["late"], "minutes": [0.0]}, partition=1).result(60)
         assert result.read_all().num_rows == 6
     assert answer(session, f"SELECT count(*) FROM {trips}") == [(7,)]
+
+
+@pytest.mark.parametrize("columns", ["*", "zone", "_partition, minutes"])
+def test_small_batches_of_the_log_are_read_together(
+    broker: LocalBroker, admin: Admin, topic: str, session: SqlSession, columns: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DuckDB's work per batch would cost more than a copy, also beside columns that do not come from the log."""
+    admin.create_topic(topic, schema=TRIPS)
+    with Producer(broker.bootstrap_servers) as producer:
+        for n in range(300):
+            producer.send_batch(topic, {"zone": ["Harbour"] * 100, "minutes": [float(n)] * 100}).result(60)
+    sizes: list[int] = []
+    batches = TopicScan.batches
+
+    def count_rows(self: TopicScan) -> Iterator[pa.RecordBatch]:
+        for batch in batches(self):
+            sizes.append(batch.num_rows)
+            yield batch
+
+    monkeypatch.setattr(TopicScan, "batches", count_rows)
+    with session.execute(f'SELECT {columns} FROM "{topic}"') as result:
+        assert result.read_all().num_rows == 30_000
+    assert sum(sizes) == 30_000
+    assert len(sizes) <= 3, "2,048 rows, 8,192 rows, and all others"
 
 
 def test_only_committed_rows_are_seen(broker: LocalBroker, admin: Admin, topic: str) -> None:
