@@ -20,6 +20,7 @@ _BY_COMMAND = {
         "--include": "give a pattern in place of the topic, as in 'orders-*'",
         "--whitelist": "give a pattern in place of the topic, as in 'orders-*'",
         "--isolation-level": "use --config isolation.level=read_committed",
+        "--local": "use --config local.read=off, or local.read=auto",
         "--timeout-ms": "use --no-follow, which stops at the end, or --max-records",
     },
     "produce": {

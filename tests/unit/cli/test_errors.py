@@ -63,6 +63,7 @@ def test_options_of_kafkas_tools_name_the_one_that_does_their_work(capsys: pytes
     for arguments, said in (
         (["consume", "t", "--group", "g"], "this command reads without a group"),
         (["consume", "t", "--from-beginning"], "the first record is the default"),
+        (["consume", "t", "--local", "off"], "use --config local.read=off"),
         (["topic", "create", "t", "--bootstrap-server", "h:1"], "use --bootstrap-servers"),
         (["topic", "alter", "t", "--partitions", "3"], "add-partitions"),
         (["elect-leaders", "preferred", "--partition", "0"], "TOPIC:PARTITION"),
