@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from sparklog.cli.errors import report
 from sparklog.cli.options import DEFAULT_BOOTSTRAP, Bootstrap, open_admin, parse_pairs
 from sparklog.errors import InvalidConfigError
 from sparklog.settings import Scope, settings_of
+
+if TYPE_CHECKING:
+    from sparklog.client.local_cluster import BrokerProcess, ClusterBroker
 
 RETENTION = {"topic.retention.ms": settings_of(Scope.TOPIC)["retention.ms"].default}
 """The retention of production brokers, in place of `start_cluster`'s default, which keeps records forever."""
@@ -31,9 +34,9 @@ _START_EPILOG = """\
 `sparklog cluster start --brokers 3 --data-dir ./cluster --secure-setup`
 
 For development: all brokers run on this machine, on loopback. A later start on the same directory continues the same
-cluster on the same ports. While the cluster runs, the same command starts the brokers that have ended, and leaves the others
-alone. Ctrl-C stops everything cleanly. Unless you name a ZooKeeper, one is started from PySpark's
-jars, which needs Java 17.
+cluster on the same ports. While the cluster runs, the same command starts the brokers that have ended, leaves the others
+alone, and prints the process of each broker. Ctrl-C stops everything cleanly. Unless you name a ZooKeeper, one is started
+from PySpark's jars, which needs Java 17.
 """
 _DESCRIBE_EPILOG = """\
 **Examples**
@@ -79,9 +82,11 @@ def start(
                 "stop it (Ctrl-C where it was started) and start it with them, or leave them out to start brokers that "
                 "have ended"
             )
-        started = request_start(data_dir, brokers)
-        named = ", ".join(map(str, started))
-        print(f"the cluster in {data_dir} runs already: " + (f"started {named}" if started else "all brokers are up"))
+        answer = request_start(data_dir, brokers)
+        named = ", ".join(map(str, answer.started))
+        print(f"the cluster in {data_dir} runs already: " + (f"started {named}" if named else "all brokers are up"))
+        for process in answer.brokers:
+            print(_broker_line(process))
         return
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -90,7 +95,7 @@ def start(
     print("starting …", file=sys.stderr, flush=True)
     with start_cluster(brokers, data_dir, settings=settings, zookeeper=zookeeper, secure=secure_setup) as cluster:
         for broker in cluster.brokers:
-            print(f"broker {broker.broker_id}   {broker.bootstrap_servers}   pid {broker.pid}   {broker.data_dir}")
+            print(_broker_line(broker))
         print(f"zookeeper  {cluster.zookeeper_connect}")
         if cluster.security is not None:
             print(f"\nexport SPARKLOG_COMMAND_CONFIG={cluster.security}")
@@ -101,12 +106,17 @@ def start(
         while not ended.wait(1.0):
             for broker_id in cluster.answer_requests():
                 down.discard(broker_id)
-                print(f"broker {broker_id} has been started again", file=sys.stderr, flush=True)
+                pid = next(broker.pid for broker in cluster.brokers if broker.broker_id == broker_id)
+                print(f"broker {broker_id} has been started again, pid {pid}", file=sys.stderr, flush=True)
             for broker in cluster.brokers:
                 if not broker.running and broker.broker_id not in down:
                     down.add(broker.broker_id)
                     print(f"broker {broker.broker_id} has ended:\n{broker.log}", file=sys.stderr, flush=True)
         print("stopping …", file=sys.stderr, flush=True)
+
+
+def _broker_line(broker: ClusterBroker | BrokerProcess) -> str:
+    return f"broker {broker.broker_id}   {broker.bootstrap_servers}   pid {broker.pid}   {broker.data_dir}"
 
 
 _RESTORE_EPILOG = """\

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from sparklog.client.local import KAFKA, REGISTRY, START_TIMEOUT_S, LocalBroker, kafka_settings, start_broker
 from sparklog.client.local_zookeeper import ZooKeeperProcess
@@ -283,7 +284,8 @@ class LocalCluster:
         return [broker.broker_id for broker in missing]
 
     def answer_requests(self) -> list[int]:
-        """Start the missing processes if another process has asked for that with `request_start`, and answer it.
+        """Start the missing processes if another process has asked for that with `request_start`, and answer with the
+        processes of all brokers.
 
         Returns:
             Ids of the brokers that were started.
@@ -298,7 +300,9 @@ class LocalCluster:
                 error = str(e)
             answer = request.with_suffix(ANSWER_SUFFIX)
             unfinished = answer.with_name(f"{answer.name}.new")
-            unfinished.write_text(json.dumps({"started": started, "error": error}), encoding="utf-8")
+            brokers = [[b.broker_id, b.bootstrap_servers, b.pid, str(b.data_dir)] for b in self.brokers]
+            content = {"started": started, "error": error, "brokers": brokers}
+            unfinished.write_text(json.dumps(content), encoding="utf-8")
             unfinished.replace(answer)
         return started
 
@@ -410,12 +414,30 @@ def is_running(directory: Path) -> bool:
     return False
 
 
-def request_start(directory: Path, brokers: int | None = None, timeout_s: float = START_TIMEOUT_S) -> list[int]:
+class BrokerProcess(NamedTuple):
+    """The process of a broker in a cluster that another process runs."""
+
+    broker_id: int
+    bootstrap_servers: str
+    """Address of the broker as HOST:PORT."""
+    pid: int
+    data_dir: str
+
+
+class StartAnswer(NamedTuple):
+    """The answer of the process that runs a cluster to `request_start`."""
+
+    started: list[int]
+    """Ids of the brokers that were started; empty: all were running."""
+    brokers: list[BrokerProcess]
+    """The processes of all brokers, by broker id."""
+
+
+def request_start(directory: Path, brokers: int | None = None, timeout_s: float = START_TIMEOUT_S) -> StartAnswer:
     """Ask the process that runs a cluster to start the brokers that have ended. `brokers`: wanted number of brokers.
-    None: the number that the cluster has. `timeout_s`: the longest wait for each broker in seconds. Returns ids of the
-    brokers that were started; empty: all were running. Raises InvalidConfigError: The cluster has another number of
-    brokers, or its process does not answer requests; BrokerNotAvailableError: A broker did not start in time, or the
-    process of the cluster has ended."""
+    None: the number that the cluster has. `timeout_s`: the longest wait for each broker in seconds. Returns all
+    brokers. Raises InvalidConfigError: The cluster has another number of brokers, or its process does not answer
+    requests; BrokerNotAvailableError: A broker did not start in time, or the process of the cluster has ended."""
     present = len(_read_layout(directory).ports)
     if brokers not in (None, present):
         raise InvalidConfigError(
@@ -441,7 +463,7 @@ def request_start(directory: Path, brokers: int | None = None, timeout_s: float 
         answer.unlink(missing_ok=True)
     if result["error"]:
         raise BrokerNotAvailableError(result["error"])
-    return list(result["started"])
+    return StartAnswer(result["started"], [BrokerProcess(*broker) for broker in result["brokers"]])
 
 
 def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:

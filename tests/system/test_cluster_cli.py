@@ -124,8 +124,12 @@ def test_a_second_start_beside_the_first_starts_the_missing_brokers(started: Sta
     assert "are for its start" in started.run(*again, "--config", "default.partitions=2", status=1)
     os.kill(before[2], signal.SIGKILL)
     until(lambda: lock_holder(directory / "broker-2") is None)
-    assert "runs already: started 2" in started.run(*again)
+    printed = started.run(*again)
+    assert "runs already: started 2" in printed
     assert {i for i, pid in pids().items() if pid != before[i]} == {2}
+    lines = [line for line in printed.splitlines() if line.startswith("broker ")]
+    first = [line for line in started.said.splitlines() if line.startswith("broker ")]
+    assert lines == [line.replace(f"pid {before[i]} ", f"pid {pids()[i]} ") for i, line in enumerate(first, 1)]
     assert (directory / "cluster.json").read_text() == layout
     assert not list(directory.glob("start-*"))
     until(lambda: not started.describe()["problems"])

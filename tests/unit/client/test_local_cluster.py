@@ -91,7 +91,12 @@ def test_a_request_is_answered_with_the_brokers_that_were_started(
     monkeypatch.setattr(local_cluster, "REQUEST_POLL_S", 0.0)
     monkeypatch.setattr(ClusterBroker, "running", property(lambda self: self.broker_id != 2))
     monkeypatch.setattr("time.sleep", lambda _: first.answer_requests())
-    assert request_start(tmp_path) == [2]
+    started, brokers = request_start(tmp_path)
+    assert started == [2]
+    assert [(b.broker_id, b.bootstrap_servers, b.data_dir) for b in brokers] == [
+        (b.broker_id, b.bootstrap_servers, str(b.data_dir)) for b in first.brokers
+    ]
+    assert [b.broker_id for b in brokers] == [1, 2, 3]
     monkeypatch.setattr(ClusterBroker, "running", property(lambda self: False))
     with pytest.raises(BrokerNotAvailableError, match="its disk is full"):
         request_start(tmp_path)
