@@ -185,7 +185,7 @@ def consume(
             if writers and is_one:
                 writers[name] = next(iter(writers.values()))
             else:
-                writers[name] = _writer(format, output, out, view, metadata, form, columns)
+                writers[name] = _writer(format, output, out, view, metadata, form, columns, is_live=follow)
                 opened.enter_context(closing(writers[name]))
         consumer.assign(tps)
         for tp, offset in begin.items():
@@ -377,6 +377,8 @@ def _writer(
     metadata: bool,
     form: list[Part] | None,
     columns: str | None,
+    *,
+    is_live: bool,
 ) -> Writer:
     from sparklog.cli import output as out
 
@@ -394,7 +396,8 @@ def _writer(
     if format is OutputFormat.csv:
         delimiter = delimiter_of(output)
         return out.CsvRecordWriter(opened, _schema(view), envelope=envelope, metadata=metadata, delimiter=delimiter)
-    return out.FileWriter(opened, format.value, _schema(view), metadata=metadata, is_stream=is_arrow_stream(output))
+    is_stream = is_arrow_stream(output)
+    return out.FileWriter(opened, format.value, _schema(view), metadata=metadata, is_stream=is_stream, is_live=is_live)
 
 
 def _copy(

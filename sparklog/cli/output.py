@@ -163,25 +163,29 @@ class CsvRecordWriter:
 
 
 class FileWriter:
-    """Writes batches to an Arrow IPC stream, an Arrow IPC file or a Parquet file. `schema` is the topic's, reduced to
-    the selected columns; it is known before the first batch, so that an empty file has it, too."""
+    """Writes row groups to an Arrow IPC stream, an Arrow IPC file or a Parquet file. `schema` is the topic's, reduced
+    to the selected columns; it is known before the first batch, so that an empty file has it, too. `is_live`: each
+    batch goes to a stream at once, for a reader that follows the topic."""
 
-    def __init__(self, out: BinaryIO, format: str, schema: pa.Schema, *, metadata: bool, is_stream: bool) -> None:
+    def __init__(
+        self, out: BinaryIO, format: str, schema: pa.Schema, *, metadata: bool, is_stream: bool, is_live: bool = False
+    ) -> None:
         self._metadata = metadata
         if metadata:
             schema = pa.schema([*METADATA, *schema])
         self._schema = schema
-        self._writer = self._open(out, format, is_stream=is_stream)
+        self._writer = self._open(out, format, is_stream=is_stream, is_live=is_live)
 
-    def _open(self, out: BinaryIO, format: str, *, is_stream: bool) -> RowWriter:
-        from sparklog.export.writers import ArrowWriter, ParquetWriter
+    def _open(self, out: BinaryIO, format: str, *, is_stream: bool, is_live: bool) -> RowWriter:
+        from sparklog.export.writers import ArrowWriter, ParquetWriter, RowGroupWriter
 
         if format == "parquet":
             try:
-                return ParquetWriter(out, self._schema)
+                return RowGroupWriter(ParquetWriter(out, self._schema))
             except InvalidQueryError as e:
                 raise SchemaMismatchError(str(e)) from e
-        return ArrowWriter(out, self._schema, is_stream=is_stream)
+        writer = ArrowWriter(out, self._schema, is_stream=is_stream)
+        return writer if is_stream and is_live else RowGroupWriter(writer)
 
     def write(self, batch: ConsumedBatch, rows: int) -> None:
         for part in _rows(batch, rows, metadata=self._metadata).to_batches():

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import Any, BinaryIO, NamedTuple, cast
 
 import pyarrow as pa
 
-from sparklog.export.writers import ArrowWriter, CsvWriter, JsonWriter, ParquetWriter
+from sparklog.export.writers import ArrowWriter, CsvWriter, JsonWriter, ParquetWriter, RowGroupWriter
 from sparklog.settings import MIB
 
 ROWS_TOGETHER = 65_536
 BYTES_TOGETHER = 16 * MIB
+"""Rows and bytes of a row group. They are fewer than in the files of commands, so that a browser gets bytes earlier,
+and because the console can send several files at once."""
 
 
 class FileFormat(NamedTuple):
@@ -76,32 +78,11 @@ def file_pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, format: st
     the format has accepted the first row group.
     """
     drain = _Drain()
-    writer = FORMATS[format].writer(cast(BinaryIO, drain), schema)
-    for row_group in _row_groups(batches):
-        for batch in row_group:
-            writer.write(batch)
-        yield drain.take() if row_group else b""
+    writer = RowGroupWriter(
+        FORMATS[format].writer(cast(BinaryIO, drain), schema), rows_max=ROWS_TOGETHER, bytes_max=BYTES_TOGETHER
+    )
+    for batch in batches:
+        writer.write(batch)
+        yield b"" if writer.has_rows else drain.take()
     writer.close()
     yield drain.take()
-
-
-def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    """Yield one list per batch: the combined batches of a row group if the batch completes it, otherwise no batches.
-    Yield the last, incomplete row group at the end."""
-    held: list[pa.RecordBatch] = []
-    rows = size_bytes = 0
-    for batch in batches:
-        held.append(batch)
-        rows += batch.num_rows
-        size_bytes += batch.nbytes
-        if rows >= ROWS_TOGETHER or size_bytes >= BYTES_TOGETHER:
-            yield _combine(held)
-            held, rows, size_bytes = [], 0, 0
-        else:
-            yield []
-    if held:
-        yield _combine(held)
-
-
-def _combine(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    return list(pa.Table.from_batches(batches).combine_chunks().to_batches())

@@ -11,6 +11,7 @@ from sparklog.errors import InvalidQueryError
 from sparklog.export.printable import printable
 from sparklog.format.json_exact import BINARY_MARK
 from sparklog.format.json_values import base64_text, row_objects
+from sparklog.format.row_groups import ROW_GROUP_BYTES, ROW_GROUP_ROWS, RowGroup
 from sparklog.format.time_texts import csv_column
 
 _MARK = f'{{"{BINARY_MARK}":'
@@ -22,6 +23,36 @@ class Writer(Protocol):
     def write(self, batch: pa.RecordBatch) -> None: ...
 
     def close(self) -> None: ...
+
+
+class RowGroupWriter:
+    """A writer that collects batches, and gives them to another writer as row groups. The rows of at most one row group
+    are in memory."""
+
+    def __init__(self, writer: Writer, *, rows_max: int = ROW_GROUP_ROWS, bytes_max: int = ROW_GROUP_BYTES) -> None:
+        """Create the writer. `rows_max` and `bytes_max`: numbers of rows and bytes at which a row group is written."""
+        self._writer = writer
+        self._group = RowGroup(rows_max=rows_max, bytes_max=bytes_max)
+
+    @property
+    def has_rows(self) -> bool:
+        """True if rows are collected that are not written yet."""
+        return self._group.rows > 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._group.add(batch)
+        if self._group.is_full:
+            self._flush()
+
+    def close(self) -> None:
+        try:
+            self._flush()
+        finally:
+            self._writer.close()
+
+    def _flush(self) -> None:
+        for batch in self._group.take():
+            self._writer.write(batch)
 
 
 class JsonWriter:
@@ -70,7 +101,8 @@ class CsvWriter:
 
 
 class ParquetWriter:
-    """A writer of a Parquet file, compressed with zstd. Raises InvalidQueryError for a type that Parquet lacks."""
+    """A writer of a Parquet file, compressed with zstd: each batch becomes a row group. Raises InvalidQueryError for a
+    type that Parquet lacks."""
 
     def __init__(self, out: BinaryIO, schema: pa.Schema) -> None:
         import pyarrow.parquet as pq
@@ -88,7 +120,8 @@ class ParquetWriter:
             ) from e
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=self._schema))
+        rows = pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
+        self._writer.write_batch(rows, row_group_size=max(1, rows.num_rows))
 
     def close(self) -> None:
         self._writer.close()

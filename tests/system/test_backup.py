@@ -75,6 +75,8 @@ def test_a_live_broker_is_backed_up_step_by_step_and_restored(
         first = copy(1_000, part_bytes=2_000)
         assert sum(written) == 320
         assert max(len(p.parts) for p in first.topics[0].partitions) > 1
+        for part in (part for p in first.topics[0].partitions for part in p.parts):
+            assert pa.ipc.open_file(str(tmp_path / "store" / part.key)).num_record_batches == 1, part
         send(producer, typed, 300, 310)
         transactions.begin_transaction()
         transactions.send(plain, b"open")  # its end is not known at the cut

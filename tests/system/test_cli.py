@@ -16,9 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import sparklog
 from sparklog.cli import output
 from sparklog.client.net.connection import Connection
 from sparklog.errors import RequestTimedOutError
+from sparklog.types import TopicPartition
 from tests.support.cli import COMMAND, Run, rows
 from tests.system.broker_process import readable
 
@@ -168,6 +170,55 @@ def test_a_few_records_are_read_without_many_ahead(run: Run, topic: str, monkeyp
     assert 0 < sum(sizes) < 4 << 20
 
 
+def test_small_batches_of_a_topic_become_one_row_group(
+    run: Run, topic: str, tmp_path: Path, broker: LocalBroker
+) -> None:
+    """A row group, or a record batch, per batch of the log would make the file several times larger."""
+    run("topic", "create", topic, "--schema", "a INT, b STRING")
+    expected = [{"a": n, "b": None if n % 2 else f"text {n}"} for n in range(3_000)]
+    with sparklog.Producer(broker.bootstrap_servers) as producer:
+        for first in range(0, len(expected), 10):
+            producer.send_batch(topic, expected[first : first + 10])
+            producer.flush()
+    with sparklog.Consumer(broker.bootstrap_servers, max_poll_records=100) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        consumer.seek_to_beginning()
+        assert max(b.num_rows for b in consumer.poll_batches(timeout_ms=30_000)) == 10
+    for name, command in (
+        ("consume", ("consume", topic, "--output")),
+        ("limited", ("consume", topic, "--max-records", 2_999, "--output")),
+        ("sql", ("sql", f'SELECT a, b FROM "{topic}"', "--output")),
+    ):
+        rows_of_file = expected[:2_999] if name == "limited" else expected
+        for ending in ("parquet", "arrow", "arrows"):
+            path = tmp_path / f"{name}.{ending}"
+            run(*command, path.name)
+            if ending == "parquet":
+                file = pq.ParquetFile(path)
+                assert (file.num_row_groups, file.read().to_pylist()) == (1, rows_of_file)
+            else:
+                read = pa.ipc.open_file(str(path)) if ending == "arrow" else pa.ipc.open_stream(path.read_bytes())
+                table = read.read_all()
+                assert (table.column("a").num_chunks, table.to_pylist()) == (1, rows_of_file), path
+    assert len(list(tmp_path.iterdir())) == 9
+
+
+def test_a_reader_of_a_followed_stream_gets_each_batch_at_once(run: Run, topic: str, broker: LocalBroker) -> None:
+    run("topic", "create", topic, "--schema", "a INT")
+    command = [*COMMAND, "consume", topic, "--follow", "--format", "arrow", "-o", "-", "-b", broker.bootstrap_servers]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as consume:
+        assert consume.stdout
+        try:
+            with sparklog.Producer(broker.bootstrap_servers) as producer:
+                producer.send_batch(topic, {"a": [0]}).result()
+                with pa.ipc.open_stream(consume.stdout) as stream:
+                    for n in range(1, 4):
+                        assert stream.read_next_batch().to_pylist() == [{"a": n - 1}]
+                        producer.send_batch(topic, {"a": [n]}).result()
+        finally:
+            consume.kill()
+
+
 def test_a_failed_consume_leaves_no_file(run: Run, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("topic", "create", topic, "--schema", "a INT")
     run("produce", topic, stdin='{"a": 1}\n')
@@ -189,6 +240,13 @@ def test_a_failed_consume_leaves_no_file(run: Run, topic: str, tmp_path: Path, m
             followed = [] if error is stop[0] and ending != "jsonl" else [tmp_path / f"x.{ending}"]
             assert list(tmp_path.iterdir()) == followed  # an end that was asked for; lines are there at once
             for path in followed:
+                if ending == "jsonl":
+                    content = [json.loads(line) for line in path.read_text().splitlines()]
+                elif ending == "arrow":
+                    content = pa.ipc.open_file(str(path)).read_all().to_pylist()
+                else:
+                    content = pq.read_table(path).to_pylist()
+                assert content == [{"a": 1}]
                 path.unlink()
         stop.clear()
 

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
 
 from sparklog.cli.file_format import delimiter_of, is_arrow_stream
 from sparklog.cli.sql.format import OutputFormat
 from sparklog.export.printable import cells
-from sparklog.export.writers import ArrowWriter, CsvWriter, JsonWriter, ParquetWriter, distinct, is_number, plain_column
+from sparklog.export.writers import (
+    ArrowWriter,
+    CsvWriter,
+    JsonWriter,
+    ParquetWriter,
+    RowGroupWriter,
+    distinct,
+    is_number,
+    plain_column,
+)
+
+if TYPE_CHECKING:
+    from sparklog.export.writers import Writer
 
 
-def writer_of(format: OutputFormat, output: Path | None) -> Any:
+def writer_of(format: OutputFormat, output: Path | None) -> Callable[[BinaryIO, pa.Schema], Writer]:
     """Return the constructor of the writer of a file format. The ending of `output` decides between comma and tab
     (`.tsv`), and between Arrow's file and stream (`.arrows`)."""
     if format is OutputFormat.csv:
         return partial(CsvWriter, delimiter=delimiter_of(output))
     if format is OutputFormat.arrow:
-        return partial(ArrowWriter, is_stream=is_arrow_stream(output))
-    return ParquetWriter if format is OutputFormat.parquet else JsonWriter
+        is_stream = is_arrow_stream(output)
+        return lambda out, schema: RowGroupWriter(ArrowWriter(out, schema, is_stream=is_stream))
+    if format is OutputFormat.parquet:
+        return lambda out, schema: RowGroupWriter(ParquetWriter(out, schema))
+    return JsonWriter
 
 
 def print_table(table: pa.Table) -> None:

@@ -26,6 +26,7 @@ from sparklog.client.net.cluster import cluster
 from sparklog.client.reading.offset_lookup import list_offsets
 from sparklog.client.reading.range_reader import read_range
 from sparklog.errors import RemoteStorageError
+from sparklog.format.row_groups import RowGroup
 from sparklog.log.tiering.object_store import ObjectStore
 from sparklog.security.client_security import Security
 from sparklog.settings import MIB
@@ -146,19 +147,20 @@ def _new_parts(
 ) -> Iterator[Part]:
     """Write the records of [first, end) to new objects, and yield each object."""
     schema = pa.schema([OFFSET, *topic.schema])
-    waiting: list[pa.RecordBatch] = []
-    size, begin = 0, first
+    waiting = RowGroup()
+    begin = first
 
     def written(until: int) -> Part:
         folder = f"data/{topic.topic_id}/{tp.partition}"
         key = f"{folder}/{begin:020d}-{until:020d}-{now_ms:015d}.arrow"
         store.make_folder(folder)
         sink = pa.BufferOutputStream()
+        rows = waiting.rows
         with pa.ipc.new_file(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-            for batch in waiting:
+            for batch in waiting.take():
                 writer.write_batch(batch)
         info = store.write(key, [sink.getvalue().to_pybytes()])
-        return Part(key, begin, until, sum(b.num_rows for b in waiting), info.size_bytes, info.crc32c)
+        return Part(key, begin, until, rows, info.size_bytes, info.crc32c)
 
     if first >= end:
         return
@@ -166,11 +168,10 @@ def _new_parts(
         shared, tp, first, end, layout=topic.schema, isolation=READ_COMMITTED, retry_timeout_ms=timeout_ms
     ):
         offsets = pa.array(np.asarray(batch.offsets(), np.int64))
-        waiting.append(pa.RecordBatch.from_arrays([offsets, *batch.data.columns], schema=schema))
-        size += batch.data.nbytes
-        if size >= part_bytes:
+        waiting.add(pa.RecordBatch.from_arrays([offsets, *batch.data.columns], schema=schema))
+        if waiting.size_bytes >= part_bytes:
             until = min(batch.next_offset, end)
             yield written(until)
-            waiting, size, begin = [], 0, until
+            begin = until
     if begin < end:
         yield written(end)  # also without rows: their offsets need not be read again
