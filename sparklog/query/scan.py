@@ -69,7 +69,7 @@ class ScanStatistics:
     batches_passed: int = 0
     """Number of batches skipped by their header."""
     bytes_read: int = 0
-    """Stored size in bytes of the batches read."""
+    """Size in bytes of the batches read: whole in mapped files, as received through the socket."""
     rows_read: int = 0
     """Number of rows read."""
     offsets_done: int = 0

@@ -71,7 +71,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("failOnDataLoss", _SRC, "true, false", "true", "Fail when unread records are gone; false warns and continues."),
     Option("includeHeaders", _ALL, "true, false", "false", "Adds the column headers of an envelope topic."),
     Option("includeMetadata", _SRC, "true, false", "false", "Adds _topic, _partition, _offset, _timestamp to a typed topic's columns."),
-    Option("columns", _SRC, "name,…", "all", "Only these columns are sent, read and decoded, in this order. A name with a comma, or with blanks at an end, stands in backquotes, as in Spark SQL."),
+    Option("columns", _SRC, "name,…", "all", "Columns to read, in this order. Through the socket, the broker leaves the others out of batches of more than 16 KiB if that saves at least an eighth of the batch; it sends other batches whole. Only these columns are decoded. A name with a comma, or with blanks at an end, stands in backquotes, as in Spark SQL."),
     Option("sparklog.isolation.level", _SRC, "read_committed, read_uncommitted", "read_committed", "read_committed gives only records of committed transactions and those of none, up to the first transaction that is open; read_uncommitted gives all."),
     Option("sparklog.group.id", _S, "text", "", "Publishes the positions that the checkpoint has committed as the offsets of this consumer group, so that `sparklog group describe` shows the lag; they are never read."),
     Option("sparklog.local.read", _SRC, "auto, off", "auto", "auto maps the broker's files where they are visible on the same host; off uses the socket."),

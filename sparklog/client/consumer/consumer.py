@@ -113,7 +113,9 @@ class Consumer:
         Args:
             bootstrap_servers: "host:port,…" or a list of addresses. None: the variable SPARKLOG_BOOTSTRAP_SERVERS, else
                 127.0.0.1:9292.
-            columns: Names of the columns to decode. None: all.
+            columns: Names of the columns to read; other columns are not decoded. Through the socket, the broker also
+                leaves the others out of the batches of typed topics that are larger than 16 KiB, if that saves at least
+                an eighth of the batch. None: all.
             key_deserializer: A callable or a `sparklog.serialization.Deserializer` for the keys of records of envelope
                 topics; batches stay as they are. None: keys are bytes.
             value_deserializer: The same for values. None: values are bytes.
@@ -684,7 +686,8 @@ class Consumer:
         """Return all received batches without copying them.
 
         The call returns at least one batch, unless none came in time. Batches beyond `prefetch.bytes` (or
-        `max.partition.fetch.bytes`, if that is more) are left to the next call.
+        `max.partition.fetch.bytes`, if that is more) are left to the next call. `max.poll.records` has no effect,
+        because batches are not split.
 
         Args:
             timeout_ms: The longest wait for the first batch in ms; 0 does not wait.
