@@ -36,7 +36,8 @@ _START_EPILOG = """\
 For development: all brokers run on this machine, on loopback. A later start on the same directory continues the same
 cluster on the same ports. While the cluster runs, the same command starts the brokers that have ended, leaves the others
 alone, and prints the process of each broker. Ctrl-C stops everything cleanly. Unless you name a ZooKeeper, one is started
-from PySpark's jars, which needs Java 17.
+from PySpark's jars, which needs Java 17. The brokers have zookeeper.session.timeout.ms = 6000, below the default of 12000,
+so that the loss of a broker is noticed sooner.
 """
 _DESCRIBE_EPILOG = """\
 **Examples**

@@ -2,19 +2,20 @@
 
     python -m tests.campaigns.benchmarks.growth_figures [BROKERS:PARTITIONS …]
 
-The rules are those of the product: the controller's state machine, the codec of images, the writes to ZooKeeper. There
-are no processes and no network. Each topic has TOPIC_PARTITIONS partitions with three replicas.
+Prints the table of docs/how-far-it-goes.md. The rules are those of the product: the controller's state machine, the
+codec of images, the writes to ZooKeeper. There are no processes and no network. Each topic has TOPIC_PARTITIONS
+partitions with three replicas.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
-import sys
 import time
-from collections.abc import Callable
+import tracemalloc
+from collections.abc import Callable, Sequence
+from random import Random
 from typing import NamedTuple, TypeVar
-
-import psutil
 
 from sparklog.metadata.cluster_znodes import write_ops
 from sparklog.metadata.coordination import Create, SetData
@@ -23,7 +24,6 @@ from sparklog.replication.controller.controller import Controller
 from sparklog.replication.controller.model import (
     BrokersChanged,
     ControllerConfig,
-    CreateTopic,
     ElectionResult,
     Event,
     Tick,
@@ -37,8 +37,9 @@ TOPIC_PARTITIONS = 20
 REPLICAS = 3
 SIZES = ((3, 6_000), (3, 20_000), (10, 20_000), (30, 60_000), (100, 200_000))
 HEADERS = (
-    "brokers", "partitions", "image MB", "compressed MB", "encode ms", "decode ms", "memory MB", "failover decide ms", "writes",
-    "largest write KB", "delta KB", "apply ms", "create ms", "tick ms", "rebalance ms",
+    "brokers", "partitions", "metadata, MB", "sent to a starting broker, MB", "memory in each broker, MB",
+    "failover: decision, ms", "writes to ZooKeeper", "largest write, kB", "change sent to each broker, kB", "applied there, ms",
+    "a tick (every second), ms", "rebalance (every 5 minutes), ms",
 )  # fmt: skip
 
 T = TypeVar("T")
@@ -57,6 +58,7 @@ class Failover(NamedTuple):
 
 def image_of(brokers: int, partitions: int) -> ClusterImage:
     """Return an image with leaders and replicas spread evenly."""
+    random = Random(brokers)  # topic ids that compress as badly as real ones
     topics = {}
     for number in range(partitions // TOPIC_PARTITIONS):
         states = []
@@ -66,7 +68,7 @@ def image_of(brokers: int, partitions: int) -> ClusterImage:
             replicas = (at % brokers, (at + shift) % brokers, (at + shift + 1) % brokers)
             states.append(PartitionImage(replicas, replicas[0], 4, 9, replicas))
         name = f"topic-{number:05}"
-        topics[name] = TopicImage(name, f"{number:032x}", tuple(states), configs={"retention.ms": 86_400_000})
+        topics[name] = TopicImage(name, random.randbytes(16).hex(), tuple(states), configs={"retention.ms": 86_400_000})
     return ClusterImage(Version(1, 1), members(brokers), {b: 1_000 + b for b in range(brokers)}, topics)
 
 
@@ -113,25 +115,24 @@ def failover(image: ClusterImage, brokers: int) -> Failover:
 
 def row(brokers: int, partitions: int) -> list[float]:
     image = image_of(brokers, partitions)
-    data, encode_ms = timed(lambda: encode(image))
-    resident = _resident_mb()
-    decoded, decode_ms = timed(lambda: decode_image(data))
-    memory_mb = _resident_mb() - resident
+    data = encode(image)
+    tracemalloc.start()
+    decoded = decode_image(data)
+    memory_mb = tracemalloc.get_traced_memory()[0] / 1e6
+    tracemalloc.stop()
     gone = failover(image, brokers)
     _, apply_ms = timed(lambda: applied(decoded, gone.writes))
     controller = Controller()
     writes_of(controller, ElectionResult(image))
     writes_of(controller, BrokersChanged(members(brokers)))
-    topic = TopicImage("new", "f" * 32, ())
-    _, create_ms = writes_of(controller, CreateTopic("token", topic, TOPIC_PARTITIONS, REPLICAS))
     _, tick_ms = writes_of(controller, Tick())
     rebalanced = Controller(ControllerConfig(rebalance_interval_ms=0))
     writes_of(rebalanced, ElectionResult(image))
     writes_of(rebalanced, BrokersChanged(members(brokers)))
     _, rebalance_ms = writes_of(rebalanced, Tick())
     return [
-        brokers, partitions, len(data) / 1e6, len(pack_image(image).data) / 1e6, encode_ms, decode_ms, memory_mb, gone.decide_ms, len(gone.writes),
-        gone.largest_bytes / 1e3, gone.delta_bytes / 1e3, apply_ms, create_ms, tick_ms, rebalance_ms,
+        brokers, partitions, len(data) / 1e6, len(pack_image(image).data) / 1e6, memory_mb, gone.decide_ms, len(gone.writes),
+        gone.largest_bytes / 1e3, gone.delta_bytes / 1e3, apply_ms, tick_ms, rebalance_ms,
     ]  # fmt: skip
 
 
@@ -142,21 +143,40 @@ def applied(image: ClusterImage, writes: list[Write]) -> ClusterImage:
     return image
 
 
-def _resident_mb() -> float:
-    gc.collect()
-    return psutil.Process().memory_info().rss / 1e6
+def size_of(text: str) -> tuple[int, int]:
+    """Parse BROKERS:PARTITIONS. Raises argparse.ArgumentTypeError."""
+    brokers, _, partitions = text.partition(":")
+    if not (brokers.isdecimal() and partitions.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not BROKERS:PARTITIONS, such as 10:20000")
+    if int(brokers) < REPLICAS or int(partitions) < max(TOPIC_PARTITIONS, int(brokers)):
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: at least {REPLICAS} brokers, {TOPIC_PARTITIONS} partitions, and a partition for each broker"
+        )
+    return int(brokers), int(partitions)
 
 
-def main(arguments: list[str]) -> None:
-    sizes = [tuple(map(int, text.split(":"))) for text in arguments] or SIZES
-    print(" | ".join(HEADERS))
-    for brokers, partitions in sizes:
-        print(" | ".join(map(shown, row(brokers, partitions))), flush=True)
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="tests.campaigns.benchmarks.growth_figures",
+        description="Prints sizes and processor times of the metadata of large clusters.",
+    )
+    parser.add_argument(
+        "sizes",
+        nargs="*",
+        type=size_of,
+        metavar="BROKERS:PARTITIONS",
+        help="default: " + " ".join(f"{b}:{p}" for b, p in SIZES),
+    )
+    given = parser.parse_args(arguments)
+    print(f"| {' | '.join(HEADERS)} |\n{'|---' * len(HEADERS)}|")
+    for brokers, partitions in given.sizes or SIZES:
+        print(f"| {' | '.join(map(shown, row(brokers, partitions)))} |", flush=True)
 
 
 def shown(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.1f}"
+    """Two significant digits below 10."""
+    return f"{value:,.0f}" if value >= 10 or value == int(value) else f"{value:.2g}"
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
