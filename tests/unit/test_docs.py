@@ -217,6 +217,62 @@ def test_the_tests_that_are_named_exist() -> None:
         assert not [name for name in named if name not in known], document.name
 
 
+_MEASURED = (ROOT / "docs" / "benchmarks.md", ROOT / "docs" / "cluster.md")
+"""The pages whose rows are the source of figures."""
+_ROW_NAME = re.compile(r"\(`([a-z0-9-]+)`\)|\| `([a-z0-9-]+)` \|")
+"""A row's name after a figure: in parentheses, or alone in a cell."""
+_FIGURE = re.compile(r"([\d.,]*\d) (?:s|ms|MB|bytes|% of a core|records/s|rows/s)\b")
+
+
+def measured_rows() -> dict[str, list[float]]:
+    """Return by row the figures of sparklog: the median, then the medians of processor time, memory and bytes."""
+    rows = {}
+    for page in _MEASURED:
+        for line in page.read_text(encoding="utf-8").splitlines():
+            if name := re.match(r"\| [^|]*\(`([a-z0-9-]+)`\) \|", line):
+                cells = [cell.strip() for cell in line.strip("|").split("|")]
+                median = next(m[1] for cell in cells if (m := re.search(r"\*\*([\d.,]+)[ kM]*\*\*", cell)))
+                costs = [cell.partition(" / ")[0] for cell in cells if " / " in cell]
+                rows[name[1]] = [float(text.replace(",", "")) for text in (median, *costs) if text[0].isdigit()]
+    return rows
+
+
+def figures_beside_rows(text: str, rows: dict[str, list[float]]) -> list[tuple[str, str]]:
+    """Return (row, figure) for each name of a row that follows a figure with a unit in the same line or sentence."""
+    found = []
+    paragraphs = re.split(r"\n\n|\n(?=[|-])|(?<=\.)\s", text)
+    for paragraph in (" ".join(p.split()) for p in paragraphs):
+        start = 0
+        for name in _ROW_NAME.finditer(paragraph):
+            figures = _FIGURE.findall(paragraph[start : name.start()])
+            row, start = name[1] or name[2], name.end()
+            if row in rows and figures:
+                found.append((row, figures[-1]))
+    return found
+
+
+def is_rounded(figure: str, value: float) -> bool:
+    text = figure.replace(",", "")
+    return float(text) == round(value, len(text.partition(".")[2]))
+
+
+def test_figures_beside_the_names_of_rows_are_those_of_the_rows() -> None:
+    rows, number = measured_rows(), 0
+    for document in (path for path in PAGES if path not in _MEASURED):
+        for row, figure in figures_beside_rows(document.read_text(encoding="utf-8"), rows):
+            assert any(is_rounded(figure, value) for value in rows[row]), f"{document.name}: {row} is {rows[row]}"
+            number += 1
+    assert number >= 10, "the pages name rows in another form"
+
+
+def test_a_figure_that_is_not_the_rows_is_noticed() -> None:
+    rows = {"memory-idle": [82.8, 0.2], "disk-lz4": [56.8]}
+    text = "A broker has 77 MB (`memory-idle`), and 57\nbytes with lz4 (`disk-lz4`).\n\n| 5,000 clients | 83 MB | `memory-idle` |"
+    found = figures_beside_rows(text, rows)
+    assert found == [("memory-idle", "77"), ("disk-lz4", "57"), ("memory-idle", "83")]
+    assert [any(is_rounded(figure, value) for value in rows[row]) for row, figure in found] == [False, True, True]
+
+
 def test_every_command_in_the_documents_exists() -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "sparklog.cli", "--help"], capture_output=True, text=True, check=True

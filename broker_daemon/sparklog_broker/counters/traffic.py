@@ -35,7 +35,7 @@ class TopicTraffic:
         self.records_out = 0
         """Counted as a difference of offsets, so that records which compaction has removed in between count too."""
         self.located_bytes = 0
-        """Bytes that clients on this host read from the files themselves."""
+        """Bytes of the whole batches that were located for clients on this host."""
         self.produces = 0
         """Number of partitions in produce requests."""
         self.failed_produces = 0

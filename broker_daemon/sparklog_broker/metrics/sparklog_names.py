@@ -79,7 +79,9 @@ def topic_families(traffic: Traffic, sums: dict[str, Sums], slices: Slices) -> I
         "sparklog_topic_records_out", "Records sent in fetch responses, counted by offsets: removed records count, too."
     )
     yield counter(described, (({"topic": t}, n.records_out) for t, n in slices.each(traffic.items())))
-    described = MetricInfo("sparklog_topic_located_bytes", "Bytes that clients on this host read from mapped files.")
+    described = MetricInfo(
+        "sparklog_topic_located_bytes", "Bytes of the whole batches located for clients that map files."
+    )
     yield counter(described, (({"topic": t}, n.located_bytes) for t, n in slices.each(traffic.items())))
     for name, doc, field in (
         (
