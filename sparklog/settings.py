@@ -353,7 +353,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("enable.idempotence", _P, True, "Lets the broker recognise repeated batches, so that a retry never stores a record twice. Needs acks=all; off by default with other acks."),
     Setting("transactional.id", _P, "", "Name of a transactional producer across its processes: a new producer with the same name fences the old one. Empty: no transactions."),
     Setting("transaction.timeout.ms", _P, 60_000, "A transaction that has not ended after this time is aborted.", "ms", 1, _DAY_MS),
-    Setting("linger.ms", _P, 5, "Time that a batch waits for more records.", "ms", 0, 3_600_000),
+    Setting("linger.ms", _P, 5, "Time that a batch waits for more records of send; send_batch and the Spark sink do not wait.", "ms", 0, 3_600_000),
     Setting("batch.size.bytes", _P, MIB, "Size, before compression, at which a batch is sent.", "bytes", 1, 512 * MIB),
     Setting("compression", _P, "none", "Compression of batches (Arrow buffer compression).", choices=("none", "lz4", "zstd")),
     Setting("buffer.memory", _P, 128 * MIB, "Memory for unacknowledged records; when it is full, send blocks.", "bytes", 64 * 1024, 64 * 1024 * MIB),

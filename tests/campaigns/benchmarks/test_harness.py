@@ -13,7 +13,16 @@ import msgspec
 import pytest
 
 from sparklog.security.tls import server_context
-from tests.campaigns.benchmarks import campaign, latency, quick, report, results, secure_servers, switches
+from tests.campaigns.benchmarks import (
+    campaign,
+    growth_figures,
+    latency,
+    quick,
+    report,
+    results,
+    secure_servers,
+    switches,
+)
 from tests.campaigns.benchmarks.__main__ import main, results_directory
 from tests.campaigns.benchmarks.context import ROOT, Context
 from tests.campaigns.benchmarks.results import Goal, Measurement, RowResult
@@ -290,6 +299,23 @@ def test_quick_figures_are_compared_with_the_committed_ones(tmp_path: Path) -> N
     quick.write_committed({"a": 1.23456}, path)
     assert quick.read_committed(path) == {"a": 1.2346}
     assert set(quick.read_committed()) == {figure.name for figure in quick.FIGURES}
+
+
+def test_figures_of_growth_have_the_headings_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    growth_figures.main(["3:60"])
+    heading, _, figures = capsys.readouterr().out.splitlines()
+    page = (ROOT / "docs" / "how-far-it-goes.md").read_text(encoding="utf-8")
+    assert heading in page.splitlines()
+    cells = [cell.strip() for cell in figures.strip("|").split("|")]
+    assert cells[:2] == ["3", "60"]
+    assert all(float(cell.replace(",", "")) > 0 for cell in cells)
+
+
+def test_a_size_of_a_cluster_without_a_number_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for size in ("3", "3:x", "2:60", "30:20"):
+        with pytest.raises(SystemExit):
+            growth_figures.main([size])
+        assert size in capsys.readouterr().err
 
 
 def test_every_switch_finds_its_functions(monkeypatch: pytest.MonkeyPatch) -> None:
