@@ -36,12 +36,11 @@ class RawClient:
     def send(self, api: Api, message: Message, payload: bytes | memoryview = b"") -> None:
         self._correlation_id += 1
         head = encode_request(api, APIS[api].version_max, self._correlation_id, encode(message), len(payload))
-        self.sock.sendmsg([head]) if not payload else self._send_both(head, payload)
-
-    def _send_both(self, head: bytes, payload: bytes | memoryview) -> None:
         sent = self.sock.sendmsg([head, payload])
-        if sent < len(head) + len(payload):
-            self.sock.sendall(memoryview(payload)[max(sent - len(head), 0) :])
+        for part in (head, payload):  # the rest of large ones
+            if sent < len(part):
+                self.sock.sendall(memoryview(part)[sent:])
+            sent = max(sent - len(part), 0)
 
     def receive(self, api: Api, response_type: type[M]) -> tuple[M, memoryview]:
         """The response and its payload, which is overwritten by the next one. Raises the broker's error."""
