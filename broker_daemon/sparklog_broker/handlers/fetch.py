@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from sparklog.environment.time_slices import ITEMS_PER_LOOK
@@ -205,7 +206,7 @@ class _FetchReader:
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
-            running.add_done_callback(_release_pruned)
+            running.add_done_callback(partial(_release_result, attrgetter("parts")))
             raise
 
     async def _wait(self) -> None:
@@ -425,15 +426,11 @@ async def _run_remote(broker: Broker, job: Callable[[], list[FileSlice]]) -> lis
     try:
         return await asyncio.wrap_future(running)
     except asyncio.CancelledError:
-        running.add_done_callback(_release_all)
+        running.add_done_callback(partial(_release_result, list))
         raise
 
 
-def _release_all(done: Future[list[FileSlice]]) -> None:
+def _release_result(parts_of: Callable[[T], Sequence[Part]], done: Future[T] | asyncio.Future[T]) -> None:
+    """Release the parts of a result that nobody receives."""
     if not done.cancelled() and done.exception() is None:
-        Response(None, done.result()).release()
-
-
-def _release_pruned(done: asyncio.Future[PrunedSlices]) -> None:
-    if not done.cancelled() and done.exception() is None:
-        Response(None, done.result().parts).release()
+        Response(None, parts_of(done.result())).release()

@@ -36,19 +36,20 @@ class Room:
     """The room that is left in an answer. Its first batch always fits, so that every reader can pass a large batch."""
 
     def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
         self.remaining_bytes = bytes_max
         self.remaining_copied_bytes = COPIED_BYTES_MAX
-        self.is_unused = True
-        """True until something takes room."""
+
+    @property
+    def is_unused(self) -> bool:
+        return self.remaining_bytes == self._bytes_max
 
     def has(self, size_bytes: int) -> bool:
         """Return True if a batch of this size fits."""
         return self.is_unused or (size_bytes <= self.remaining_bytes and self.remaining_copied_bytes > 0)
 
     def take(self, size_bytes: int) -> None:
-        if size_bytes:
-            self.remaining_bytes -= size_bytes
-            self.is_unused = False
+        self.remaining_bytes -= size_bytes
 
 
 class PrunedSlices(NamedTuple):

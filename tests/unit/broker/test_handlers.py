@@ -329,7 +329,7 @@ def test_an_answer_with_some_columns_fits_its_limit_and_is_counted_as_sent(
 
 
 @pytest.mark.parametrize(("columns", "when"), [(None, "warmed"), (["key"], "warmed"), (["key"], "cut")])
-def test_a_partition_whose_records_cannot_be_read_sends_its_error(
+def test_unreadable_records_are_an_error_of_their_partition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, columns: list[str] | None, when: str
 ) -> None:
     prune = ColumnPruner.prune
