@@ -24,7 +24,7 @@ from sparklog.cli.options import (
     timeout_ms,
 )
 from sparklog.cli.positions import position_option
-from sparklog.settings import Scope
+from sparklog.settings import MIB, Scope
 
 if TYPE_CHECKING:
     from sparklog.cli.output import Writer
@@ -72,7 +72,7 @@ PARTITIONS_SHOWN_MAX = 10
 """Largest number of partitions that an error lists."""
 TABLE_RECORDS = 50
 FEW_RECORDS_MAX = 1_000
-FEW_RECORDS_SETTINGS = {"fetch_max_bytes": 1 << 20, "prefetch_bytes": 1 << 20}
+FEW_RECORDS_SETTINGS = {"fetch_max_bytes": MIB, "prefetch_bytes": MIB}
 """Settings for up to FEW_RECORDS_MAX records, so that a few records do not cost the default 64 MiB of reading ahead."""
 POLL_MS = 200
 

@@ -32,12 +32,11 @@ def writer_of(format: OutputFormat, output: Path | None) -> Callable[[BinaryIO, 
     (`.tsv`), and between Arrow's file and stream (`.arrows`)."""
     if format is OutputFormat.csv:
         return partial(CsvWriter, delimiter=delimiter_of(output))
-    if format is OutputFormat.arrow:
-        is_stream = is_arrow_stream(output)
-        return lambda out, schema: RowGroupWriter(ArrowWriter(out, schema, is_stream=is_stream))
-    if format is OutputFormat.parquet:
-        return lambda out, schema: RowGroupWriter(ParquetWriter(out, schema))
-    return JsonWriter
+    if format not in (OutputFormat.parquet, OutputFormat.arrow):
+        return JsonWriter
+    is_parquet = format is OutputFormat.parquet
+    writer = ParquetWriter if is_parquet else partial(ArrowWriter, is_stream=is_arrow_stream(output))
+    return lambda out, schema: RowGroupWriter(writer(out, schema))
 
 
 def print_table(table: pa.Table) -> None:
