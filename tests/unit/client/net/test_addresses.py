@@ -53,6 +53,7 @@ def test_resolvable_hosts_are_accepted() -> None:
 
 
 def test_explicit_then_environment_then_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPARKLOG_BOOTSTRAP_SERVERS", raising=False)
     assert resolve_bootstrap(None) == "127.0.0.1:9292"
     monkeypatch.setenv("SPARKLOG_BOOTSTRAP_SERVERS", "env:1")
     assert resolve_bootstrap(None) == "env:1"
